@@ -70,15 +70,15 @@ def test_the_help_of_every_command_is_complete_and_fits_into_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     for option in ("--help", "-h"):
         assert main([*path, option]) == 0
-        said = capsys.readouterr()
-        assert said.err == ""
-        assert f"Usage: {' '.join(('bae', *path))}" in said.out
-        told = [line for line in said.out.splitlines() if not line.startswith("    bae ")]
+        printed = capsys.readouterr()
+        assert printed.err == ""
+        assert f"Usage: {' '.join(('bae', *path))}" in printed.out
+        told = [line for line in printed.out.splitlines() if not line.startswith("    bae ")]
         assert max(map(len, told)) <= 80, "what is no command to copy"
         for kind in ("bool", "str", "int", "float"):
-            assert f"<{kind}" not in said.out, "a type, where the name of the value says more"
-        assert "\x1b" not in said.out
-        assert "… │" not in said.out, "a word that is too long for its column"
+            assert f"<{kind}" not in printed.out, "a type, where the name of the value says more"
+        assert "\x1b" not in printed.out
+        assert "… │" not in printed.out, "a word that is too long for its column"
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=lambda path: " ".join(("bae", *path)))
@@ -162,9 +162,9 @@ def test_the_version_command_also_prints_the_versions_of_the_packages(
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"bae {bae.__version__}\n"
     assert main(["version"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(f"bae {bae.__version__}, Python {sys.version.split()[0]}")
-    assert "\n  pydantic 2." in said
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"bae {bae.__version__}, Python {sys.version.split()[0]}")
+    assert "\n  pydantic 2." in printed
     assert main(["version", "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert (data["bae"], data["packages"]["pydantic"][:2]) == (bae.__version__, "2.")
@@ -210,9 +210,9 @@ def test_an_unexpected_error_is_printed_like_an_expected_error(
 ):
     failing.append(ZeroDivisionError("by zero"))
     assert main(["version"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(
         "error ZeroDivisionError: by zero\n  try:   run it again with --debug"
     )
 
@@ -230,10 +230,10 @@ def test_debug_shows_the_traceback_at_any_position_and_through_the_variable(
     if "--debug" not in words:
         monkeypatch.setenv("BAE_DEBUG", "1")
     assert main(words) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("Traceback (most recent call last):\n")
-    assert said.err.endswith(f"{error}\n")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Traceback (most recent call last):\n")
+    assert printed.err.endswith(f"{error}\n")
 
 
 def test_arguments_after_two_dashes_are_not_read_as_options(capsys: pytest.CaptureFixture[str]):
@@ -246,10 +246,10 @@ def test_control_characters_and_markup_in_an_error_are_printed_as_text(
 ):
     failing.append(BaeError("\x1b[2Jgone\x07 \x9b1m [bold]list[int][/bold]", fix="a\nb\tc"))
     assert main(["version"]) == 1
-    said = capsys.readouterr().err
-    assert "\\x1b[2Jgone\\x07 \\x9b1m [bold]list[int][/bold]" in said
-    assert "\x1b" not in said
-    assert "  try:   a\n         b" in said
+    printed_errors = capsys.readouterr().err
+    assert "\\x1b[2Jgone\\x07 \\x9b1m [bold]list[int][/bold]" in printed_errors
+    assert "\x1b" not in printed_errors
+    assert "  try:   a\n         b" in printed_errors
 
 
 @pytest.mark.parametrize(
@@ -291,9 +291,9 @@ def test_an_invalid_command_line_exits_with_2_and_a_hint(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(words) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert said in told.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
 
 
 # --- streams ------------------------------------------------------------------------------------
@@ -365,10 +365,10 @@ def list_completions(
     monkeypatch.setenv("_TYPER_COMPLETE_ARGS", words)
     monkeypatch.setenv("_TYPER_COMPLETE_FISH_ACTION", "get-args")
     assert main([]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     if shell == "zsh":
-        said = said.replace("_arguments '*: :((", "").replace("))'", "").replace('"', "")
-    return [line.partition("\t")[0].partition(":The")[0] for line in said.split("\n") if line]
+        printed = printed.replace("_arguments '*: :((", "").replace("))'", "").replace('"', "")
+    return [line.partition("\t")[0].partition(":The")[0] for line in printed.split("\n") if line]
 
 
 @pytest.fixture
@@ -406,10 +406,10 @@ def test_shells_complete_files_lm_names_and_options(
 ):
     found = list_completions(words, shell, monkeypatch, capsys)
     if shell == "zsh":
-        found = [each.partition(":")[0] if "--" in each else each for each in found]
+        found = [word.partition(":")[0] if "--" in word else word for word in found]
         assert found == (offered or ["_files"])
     else:
-        assert found == [each.replace("\\\\", "") for each in offered]
+        assert found == [word.replace("\\\\", "") for word in offered]
 
 
 @pytest.mark.once

@@ -196,7 +196,7 @@ def test_a_start_without_a_text_field_is_refused_with_the_fix(
 ):
     done = bae("chat", f"app.py:{start}", stdin="Hi\n")
     assert done.code == 1
-    assert all(each in done.err for each in wanted), done.err
+    assert all(text in done.err for text in wanted), done.err
     assert not Path(".bae").exists()
 
 
@@ -235,9 +235,9 @@ def test_the_history_file_is_private_and_stays_short(
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     file.write_text("\n# 2026-11-18 10:00:00\n+x" * 60_000)
     prepare_history(file)
-    kept = file.read_text()
-    assert 400_000 < len(kept) < 800_000
-    assert kept.startswith("\n# 2026")
+    history = file.read_text()
+    assert 400_000 < len(history) < 800_000
+    assert history.startswith("\n# 2026")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -263,8 +263,8 @@ class Word(Node):
 
 @pytest.fixture
 def talk() -> ChatSession:
-    said = CommandLine("app.py", "runs.db", None, None)
-    return ChatSession(Graph(start=Word), said, ChatOptions("text", {}, None), "ana")
+    command = CommandLine("app.py", "runs.db", None, None)
+    return ChatSession(Graph(start=Word), command, ChatOptions("text", {}, None), "ana")
 
 
 @pytest.mark.usefixtures("default_signals")

@@ -440,8 +440,8 @@ def test_an_image_is_sent_only_with_the_next_message(tmp_path: Path):
 async def list_messages(folder: Path) -> list[str]:
     """The messages of all runs of a chat with `Look`, the newest first."""
     async with SQLiteJournal(folder / ".bae" / "runs.db") as journal:
-        found = [await journal.why(run.run_id, "Look.text") for run in await journal.runs()]
-    return [each.value for each in found]
+        provenances = [await journal.why(run.run_id, "Look.text") for run in await journal.runs()]
+    return [provenance.value for provenance in provenances]
 
 
 async def redact_newest(folder: Path) -> None:

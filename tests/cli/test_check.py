@@ -71,17 +71,17 @@ def test_a_mistake_is_reported_with_its_place_its_fix_its_code_and_its_line(
     write(mistake.text)
 
     code = main(["check", "app.py", *mistake.options])
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert code == (1 if mistake.severity == "error" else 0), said
-    assert said.err == ""
-    assert f"[{mistake.code}]" in said.out
+    assert code == (1 if mistake.severity == "error" else 0), printed
+    assert printed.err == ""
+    assert f"[{mistake.code}]" in printed.out
     for part in mistake.said:
-        assert part in said.out
-    assert re.search(rf"^{mistake.severity} +\S", said.out, re.MULTILINE)
-    assert re.search(rf"^app\.py:graph: .*1 {mistake.severity}", said.out, re.MULTILINE)
+        assert part in printed.out
+    assert re.search(rf"^{mistake.severity} +\S", printed.out, re.MULTILINE)
+    assert re.search(rf"^app\.py:graph: .*1 {mistake.severity}", printed.out, re.MULTILINE)
     if mistake.line is not None:
-        assert f"        app.py:{mistake.line}  [{mistake.code}]\n" in said.out
+        assert f"        app.py:{mistake.line}  [{mistake.code}]\n" in printed.out
 
 
 @pytest.mark.parametrize("mistake", RAISED, ids=ids)
@@ -91,27 +91,31 @@ def test_a_module_that_does_not_load_is_reported_with_the_line_and_a_fix(
     write(mistake.text)
 
     code = main(["check", "app.py"])
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert (code, said.out) == (1, "")
-    assert said.err.startswith("error ")
-    assert "Traceback" not in said.err
-    assert f"[{mistake.code}]" in said.err
-    assert "\n  try:   " in said.err
+    assert (code, printed.out) == (1, "")
+    assert printed.err.startswith("error ")
+    assert "Traceback" not in printed.err
+    assert f"[{mistake.code}]" in printed.err
+    assert "\n  try:   " in printed.err
     for part in mistake.said:
-        assert part in said.err
+        assert part in printed.err
     if mistake.line is not None:
-        assert f"app.py:{mistake.line}" in said.err
+        assert f"app.py:{mistake.line}" in printed.err
 
 
 def test_every_error_code_of_the_proof_has_a_test_case():
     source = Path(sys.modules["bae"].__file__ or "").parent
     files = ("proof.py", "node_proof.py", "plan.py", "calls.py", "hints.py", "tool_proof.py")
     files = (*files, "file_proof.py")
-    found = [re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files]
+    matches_by_file = [
+        re.findall(r'"(bae-[a-z-]+)"', (source / file).read_text("utf-8")) for file in files
+    ]
     reported = r'(?:an_error|a_warning)\(\s*"(bae-[a-z-]+)"'
-    found += [re.findall(reported, path.read_text("utf-8")) for path in source.glob("sources/*.py")]
-    codes = {code for each in found for code in each}
+    matches_by_file += [
+        re.findall(reported, path.read_text("utf-8")) for path in source.glob("sources/*.py")
+    ]
+    codes = {code for matches in matches_by_file for code in matches}
     assert codes - {mistake.code for mistake in [*PROVED, *RAISED]} == set()
 
 
@@ -195,9 +199,9 @@ def test_a_wrong_return_type_is_not_reported_again_as_unreached_nodes(
 ):
     write(FINE.replace(" -> Answer | Refusal", ""))
     assert main(["check", "app.py"]) == 1
-    said = capsys.readouterr().out
-    assert "not reached" not in said
-    assert "graph: 1 node, 0 edges, no end: 1 error\n" in said
+    printed = capsys.readouterr().out
+    assert "not reached" not in printed
+    assert "graph: 1 node, 0 edges, no end: 1 error\n" in printed
 
 
 TOOLS = """
@@ -243,8 +247,8 @@ def test_the_tools_of_a_graph_are_listed_with_the_arguments_of_the_model(
     text = TOOLS.replace('Tool(Ask, name="ask_again"), ', "")
     write(text)
     assert main(["check", "app.py"]) == 0
-    said = capsys.readouterr().out
-    assert said.endswith("\ntools of Reply.calls: search(query, top), those of pick\n")
+    printed = capsys.readouterr().out
+    assert printed.endswith("\ntools of Reply.calls: search(query, top), those of pick\n")
     assert main(["check", "app.py", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tools"] == [
         {
@@ -260,9 +264,9 @@ def test_the_tools_of_a_graph_are_listed_with_the_arguments_of_the_model(
 def test_tools_with_mistakes_are_not_listed(capsys: pytest.CaptureFixture[str]):
     write(TOOLS.replace("query: str", "query"))
     assert main(["check", "app.py"]) == 1
-    said = capsys.readouterr().out
-    assert "bae-tool-unannotated" in said
-    assert "tools of" not in said
+    printed = capsys.readouterr().out
+    assert "bae-tool-unannotated" in printed
+    assert "tools of" not in printed
 
 
 def test_the_json_output_has_the_whole_proof(capsys: pytest.CaptureFixture[str]):
@@ -303,13 +307,13 @@ def test_every_loading_error_has_the_same_json_shape(
     if text is not None:
         write(text)
     assert main(["check", "app.py", "--json"]) == code
-    said = capsys.readouterr()
-    data = json.loads(said.out)
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
     assert set(data) == {"ok", "error"}
     assert (data["ok"], data["error"]["code"]) == (False, error)
     shape = {"code", "message", "fix", "path", "cause", "at", "notes"}
     assert set(data["error"]) == shape
-    assert "app.py" in said.err
+    assert "app.py" in printed.err
 
 
 def test_a_class_without_a_file_is_reported_without_a_line(capsys: pytest.CaptureFixture[str]):
@@ -386,11 +390,11 @@ def test_unfinished_runs_that_the_code_would_break_are_listed_with_the_change(
     )
 
     assert main(["check", "app.py", "--against", journal]) == 1
-    said = capsys.readouterr().out
-    assert "stopped (Ask, failed since " in said
-    assert "cannot be resumed:" in said
-    assert "done (" not in said
-    assert said.endswith("runs.db: 1 run of Ask cannot be resumed\n")
+    printed = capsys.readouterr().out
+    assert "stopped (Ask, failed since " in printed
+    assert "cannot be resumed:" in printed
+    assert "done (" not in printed
+    assert printed.endswith("runs.db: 1 run of Ask cannot be resumed\n")
 
     assert main(["check", "app.py", "--against", journal, "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
@@ -414,9 +418,9 @@ def test_a_check_of_an_invalid_graph_does_not_read_the_journal(
 ):
     write(FINE.replace("end=(Answer, Refusal)", "end=Answer"))
     assert main(["check", "app.py", "--against", journal]) == 1
-    said = capsys.readouterr()
-    assert "runs.db was not looked at: fix the errors first" in said.err
-    assert "can be resumed" not in said.out
+    printed = capsys.readouterr()
+    assert "runs.db was not looked at: fix the errors first" in printed.err
+    assert "can be resumed" not in printed.out
     assert main(["check", "app.py", "--against", journal, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["broken_runs"] is None
 
@@ -426,9 +430,9 @@ def test_a_missing_journal_is_an_error_after_the_proof(
 ):
     write(FINE)
     assert main(["check", "app.py", "--against", "none.db"]) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith("app.py:graph: ")
-    assert "there is no journal none.db" in said.err
+    printed = capsys.readouterr()
+    assert printed.out.startswith("app.py:graph: ")
+    assert "there is no journal none.db" in printed.err
     assert main(["check", "app.py", "--against", "none.db", "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     assert (data["ok"], data["graph"], data["broken_runs"]) == (False, "Ask", None)

@@ -150,7 +150,7 @@ def test_json_has_the_call_that_waits_for_approval(bae: Bae):
         }
     stored = bae("runs", "answer", "one", "yes", "--no-run", "--json", "-m", "app.py:graph")
     assert stored.data["gate"] == gate["gate"]
-    ((parked,),) = [each["waiting"] for each in bae("runs", "list", "--json").data]
+    ((parked,),) = [run["waiting"] for run in bae("runs", "list", "--json").data]
     assert (parked["answered"], parked["call"]) == (True, gate["call"])
 
 
@@ -161,7 +161,7 @@ def test_an_approval_for_the_run_is_listed_and_revoked(bae: Bae):
     assert bae("runs", "answer", "one", "c1", "run", "--no-run", *options).code == 0
     assert "Reply.calls(refund)" in bae("runs", "approvals", "one").out
     revoked = bae("runs", "approvals", "one", "--revoke", "refund", "--json")
-    assert [each["revoked"] for each in revoked.data["approvals"]] == [True]
+    assert [approval["revoked"] for approval in revoked.data["approvals"]] == [True]
     unknown = bae("runs", "approvals", "one", "--revoke", "refund")
     assert (unknown.code, "bae-approval-unknown" in unknown.err) == (1, True)
     again = bae("runs", "resume", "one", *options, *script([TWO]))

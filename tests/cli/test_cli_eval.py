@@ -163,7 +163,7 @@ def evaluate(bae):
     """Calls `bae eval` with scripts."""
 
     def call(*more: str, lms: tuple[str, ...] = ("good",), app: str = "app.py") -> Any:
-        named = [word for each in lms for word in ("--lm", f"scripted:{each}.json")]
+        named = [word for lm in lms for word in ("--lm", f"scripted:{lm}.json")]
         return bae("eval", app, "--data", "cases.jsonl", *named, "--concurrency", "1", *more)
 
     return call
@@ -219,7 +219,7 @@ def test_the_suffix_of_an_output_file_decides_its_format(evaluate):
     assert done.code == 0
     assert Path("a.md").is_symlink()
     assert "| scripted:good.json |" in Path("real.md").read_text()
-    assert not [each for each in Path().iterdir() if each.name.endswith("writing")]
+    assert not [path for path in Path().iterdir() if path.name.endswith("writing")]
     assert first_contender("out/a.json")["total"]["calls"] == 3
     rows = list(csv.reader(io.StringIO(Path("out/a.csv").read_text())))
     assert {"scripted:good.json"} <= {cell for line in rows for cell in line}
@@ -274,7 +274,7 @@ def test_each_lm_has_a_row_in_the_table_with_its_difference(evaluate):
     data = evaluate("--json", lms=("poor", "good")).data
     poor, good = data["contenders"]
     assert (poor["name"], good["name"]) == ("scripted:poor.json", "scripted:good.json")
-    assert [each["score"] for each in poor["cases"]] == [1.0, 0.0, 0.0]
+    assert [case["score"] for case in poor["cases"]] == [1.0, 0.0, 0.0]
     assert data["differences"][0]["score"]["mean"] == pytest.approx(2 / 3)
     assert len(data["files"]) == 2
     assert all(Path(file).is_file() for file in data["files"])
@@ -315,11 +315,11 @@ def test_eval_stores_its_runs_in_the_named_journal_or_nowhere(evaluate):
         async with SQLiteJournal("mine.db") as journal:
             return [info.run_id for info in await journal.runs()]
 
-    assert [each[:5] for each in asyncio.run(ids())] == ["eval-"] * 3
+    assert [run_id[:5] for run_id in asyncio.run(ids())] == ["eval-"] * 3
 
 
 def test_a_graph_without_llm_calls_needs_no_lm(bae):
-    write_cases(*({"input": each, "expected": {"text": "A"}} for each in "ab"))
+    write_cases(*({"input": text, "expected": {"text": "A"}} for text in "ab"))
     done = bae("eval", "app.py:Plain", "--data", "cases.jsonl")
     assert done.code == 0, done.err
     assert row(done.out, "total")[0] == "0.50"
@@ -459,7 +459,7 @@ def test_a_metric_that_raises_for_a_later_case_keeps_earlier_scores(evaluate):
     assert "of 3 cases, 1 could not be scored" in done.out
     assert "1 case could not be scored, so the scores cover only the other cases" in done.err
     assert "no such thing" in done.err
-    assert [each["score"] for each in first_contender("a.json")["cases"]] == [1.0, 1.0, None]
+    assert [case["score"] for case in first_contender("a.json")["cases"]] == [1.0, 1.0, None]
 
 
 @pytest.mark.once
@@ -671,7 +671,12 @@ def test_long_lm_names_do_not_push_out_important_columns_at_any_width(evaluate, 
 
 
 def test_amounts_are_short_and_never_rounded_up_to_100_percent():
-    assert [format_count(each) for each in (999, 12_400, 1_300_000)] == ["999", "12.4k", "1.3M"]
-    assert [format_share(each) for each in (None, 0.0, 0.999, 1.0)] == ["-", "0 %", "99 %", "100 %"]
-    assert [format_cost(each) for each in (None, 0.0, 0.004)] == ["?", "$0", "$0.0040"]
+    assert [format_count(count) for count in (999, 12_400, 1_300_000)] == ["999", "12.4k", "1.3M"]
+    assert [format_share(share) for share in (None, 0.0, 0.999, 1.0)] == [
+        "-",
+        "0 %",
+        "99 %",
+        "100 %",
+    ]
+    assert [format_cost(cost) for cost in (None, 0.0, 0.004)] == ["?", "$0", "$0.0040"]
     assert format_cost(12.5) == "$12.50"

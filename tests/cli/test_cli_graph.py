@@ -108,16 +108,16 @@ def test_show_is_colored_only_on_request(capsys, monkeypatch):
 
 def test_show_prints_everything_as_json_for_a_script(capsys):
     bae("show", "asking_app.py", "--json")
-    said = json.loads(capsys.readouterr().out)
+    data = json.loads(capsys.readouterr().out)
 
-    assert said["name"] == "Ask"
-    assert said["edges"] == [
+    assert data["name"] == "Ask"
+    assert data["edges"] == [
         {"tail": "Ask", "head": "Look", "kind": "lm"},
         {"tail": "Ask", "head": "Reply", "kind": "lm"},
         {"tail": "Look", "head": "Ask", "kind": "code"},
         {"tail": "Look", "head": "Reply", "kind": "code"},
     ]
-    ask, look, reply = said["nodes"]
+    ask, look, reply = data["nodes"]
     assert (ask["start"], ask["ending"], ask["doc"]) == (True, "never", "What somebody asks.")
     assert look["written"]
     assert look["fields"] == [
@@ -140,10 +140,10 @@ def test_show_prints_everything_as_json_for_a_script(capsys):
 
 def test_mermaid_prints_a_flowchart_and_nothing_else(capsys):
     bae("mermaid", "asking_app.py", "--no-fields", "--direction", "LR")
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert said.out.startswith('flowchart LR\n    Ask["Ask"]\n')
-    assert said.err == ""
+    assert printed.out.startswith('flowchart LR\n    Ask["Ask"]\n')
+    assert printed.err == ""
     bae("mermaid", "asking_app.py")
     assert "Ask -.->|LM| Look" in capsys.readouterr().out
 
@@ -171,10 +171,10 @@ def test_export_overwrites_a_file_only_on_request(capsys):
     bae("export", "asking_app.py", "-o", "x.svg", code=1)
 
     assert Path("x.svg").read_text() == "mine"
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "x.svg is there already" in said.err
-    assert "--force" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "x.svg is there already" in printed.err
+    assert "--force" in printed.err
     bae("export", "asking_app.py", "-o", "x.svg", "--force")
     assert Path("x.svg").read_text(encoding="utf-8").startswith("<svg ")
 
@@ -189,8 +189,8 @@ def test_export_overwrites_a_file_only_on_request(capsys):
 )
 def test_export_refuses_an_invalid_output_file_with_a_fix(capsys, file, message):
     bae("export", "asking_app.py", "-o", file, code=1)
-    said = capsys.readouterr()
+    printed = capsys.readouterr()
 
-    assert message in said.err
-    assert "try:" in said.err
-    assert "Traceback" not in said.err
+    assert message in printed.err
+    assert "try:" in printed.err
+    assert "Traceback" not in printed.err

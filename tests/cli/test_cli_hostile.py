@@ -175,9 +175,11 @@ def test_text_of_a_run_cannot_control_the_terminal_or_forge_a_line_of_output(
     asyncio.run(write_runs("runs.db"))
     capfd.readouterr()
     main(command)
-    said = capfd.readouterr()
-    for text in said:
-        assert not [each for each in text if not each.isprintable() and each != "\n"]
+    printed = capfd.readouterr()
+    for text in printed:
+        assert not [
+            character for character in text if not character.isprintable() and character != "\n"
+        ]
         assert not [line for line in text.split("\n") if line.startswith("FORGED")]
 
 
@@ -256,7 +258,9 @@ def test_notes_and_warnings_never_control_the_terminal(command: list[str], proje
     )
     text = (done.stdout + done.stderr).decode()
     assert r"\x1b[31m" in text
-    assert not [each for each in text if not each.isprintable() and each != "\n"]
+    assert not [
+        character for character in text if not character.isprintable() and character != "\n"
+    ]
     assert not [line for line in text.split("\n") if line.startswith("FORGED")]
 
 
@@ -273,9 +277,9 @@ def test_shell_completions_are_quoted_or_left_out(project: Path, capfd: pytest.C
                 (evil,),
             )
     of_run = SimpleNamespace(params={"run": "asked"})
-    offered = [each for each, _ in [*run_ids(None, ""), *open_gates(of_run, "")]]
+    offered = [name for name, _ in [*run_ids(None, ""), *open_gates(of_run, "")]]
     assert {"last", "told", "Asks.sure"} <= set(offered)
-    assert not [each for each in offered if re.search(r"[^\w.:-]", each) or each.startswith("-")]
+    assert not [name for name in offered if re.search(r"[^\w.:-]", name) or name.startswith("-")]
 
 
 BASE = """
@@ -344,12 +348,12 @@ def test_any_exception_of_user_code_is_reported_as_an_error(
         assert main(["run", "broken.py", "-i", '{"text": "a"}', "--json", "-q"]) == 1
     finally:
         sys.modules.pop("broken", None)
-    said = capfd.readouterr()
-    told = json.loads(said.out)
+    printed = capfd.readouterr()
+    told = json.loads(printed.out)
     expected = "it has no text" if raised == "silent" else "out of order"
     assert expected in json.dumps(told["error"])
-    assert len(said.out + said.err) < 50_000
-    assert "Traceback" not in said.err
+    assert len(printed.out + printed.err) < 50_000
+    assert "Traceback" not in printed.err
     if where != "import":
         assert main(["runs", "list", "--json"]) == 0
         (run,) = json.loads(capfd.readouterr().out)

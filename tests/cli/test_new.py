@@ -39,9 +39,9 @@ def test_a_new_project_is_written_and_the_next_steps_are_printed(
         *("wardrobe.py", "tests/test_wardrobe.py", "tests/answers.json"),
         *("pyproject.toml", "README.md", ".gitignore"),
     }
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     steps = ["cd wardrobe", "bae run --set 'text=Where is my parcel?'", "bae check", "pytest"]
-    assert "Next:\n" + "".join(f"  {step}\n" for step in steps) in said
+    assert "Next:\n" + "".join(f"  {step}\n" for step in steps) in printed
     readme = Path("wardrobe/README.md").read_text("utf-8")
     assert all(f"$ {step}\n" in readme for step in steps[1:])
     assert ".bae/\n" in Path("wardrobe/.gitignore").read_text("utf-8")
@@ -95,10 +95,10 @@ def test_a_project_name_may_have_dashes_and_a_path(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["new", "desks/Support-Desk", "--lm", "claude-cli:sonnet"]) == 0
-    said = capsys.readouterr().out
-    assert "  cd desks/Support-Desk\n" in said
+    printed = capsys.readouterr().out
+    assert "  cd desks/Support-Desk\n" in printed
     run = "bae run --set 'text=Where is my parcel?' --lm claude-cli:sonnet\n"
-    assert f"  {run}" in said
+    assert f"  {run}" in printed
     assert f"$ {run}" in Path("desks/Support-Desk/README.md").read_text("utf-8")
     project = tomllib.loads(Path("desks/Support-Desk/pyproject.toml").read_text("utf-8"))
     assert project["project"]["name"] == "Support-Desk"
@@ -123,9 +123,9 @@ def test_bae_new_overwrites_files_only_with_force(capsys: pytest.CaptureFixture[
     Path("wardrobe").mkdir()
     Path("wardrobe/README.md").write_text("mine")
     assert main(["new", "wardrobe"]) == 1
-    said = capsys.readouterr()
-    assert "wardrobe has README.md already, and nothing was written" in said.err
-    assert "--force" in said.err
+    printed = capsys.readouterr()
+    assert "wardrobe has README.md already, and nothing was written" in printed.err
+    assert "--force" in printed.err
     assert files_in("wardrobe") == {"README.md"}
     assert Path("wardrobe/README.md").read_text() == "mine"
 
@@ -178,9 +178,11 @@ def test_the_next_steps_use_a_scripted_lm_if_no_lm_is_ready(
 ):
     monkeypatch.setenv("BAE_LM", "none")
     assert main(["new", "wardrobe"]) == 0
-    said = capsys.readouterr().out
-    assert "  bae run --set 'text=Where is my parcel?' --lm scripted:tests/answers.json\n" in said
-    assert "No language model is ready here" in said
+    printed = capsys.readouterr().out
+    assert (
+        "  bae run --set 'text=Where is my parcel?' --lm scripted:tests/answers.json\n" in printed
+    )
+    assert "No language model is ready here" in printed
     assert main(["new", "closet", "--lm", "local"]) == 0
     assert "No language model is ready" not in capsys.readouterr().out
 

@@ -331,7 +331,7 @@ def test_a_long_value_is_shortened_but_not_its_duration(bae: Any) -> None:
     slow = "import time; time.sleep(0.02); return"
     Path("app.py").write_text(APP.replace('return "Wet.', f'{slow} "Wet.'))
     done = park_run(bae)
-    (line,) = [each for each in done.err.splitlines() if "'Wet." in each]
+    (line,) = [line for line in done.err.splitlines() if "'Wet." in line]
     assert re.search(r"Wet\..*…  \(0\.\d+ s\)$", line), line
     assert len(line) <= 200
 
@@ -367,33 +367,33 @@ def test_an_error_in_user_code_names_its_line_and_the_debug_option(
     done = bae("run", f"app.py:{name}", "--quiet", "--json")
     at = f"app.py:{line_of(mark)} in {function}"
     assert (done.code, done.data["error"]["at"]) == (1, at)
-    said = done.err
-    assert f"\n  at:    {at}\n" in said
-    assert "; --debug shows the traceback\n" in said
-    assert ".trace;" not in said
+    printed_errors = done.err
+    assert f"\n  at:    {at}\n" in printed_errors
+    assert "; --debug shows the traceback\n" in printed_errors
+    assert ".trace;" not in printed_errors
 
 
 def test_an_error_outside_user_code_has_no_line(bae: Any) -> None:
-    said = run_failing(bae, "run", "app.py:Again", "--max-iters", "2", "--quiet")
-    assert "bae-limit-reached" in said
-    assert "  at:" not in said
-    assert "traceback" not in said
+    message = run_failing(bae, "run", "app.py:Again", "--max-iters", "2", "--quiet")
+    assert "bae-limit-reached" in message
+    assert "  at:" not in message
+    assert "traceback" not in message
 
 
 def test_a_module_that_cannot_be_imported_names_its_line_once(bae: Any) -> None:
     Path("broken.py").write_text("def fail():\n    raise ValueError('no')\n\n\nfail()\n")
-    said = run_failing(bae, "check", "broken.py")
-    assert "broken.py could not be imported, broken.py:2  [bae-module-failed]" in said
-    assert said.count("broken.py:2") == 1
-    assert said.count("traceback") == 1
+    message = run_failing(bae, "check", "broken.py")
+    assert "broken.py could not be imported, broken.py:2  [bae-module-failed]" in message
+    assert message.count("broken.py:2") == 1
+    assert message.count("traceback") == 1
 
 
 def test_a_missing_lm_is_reported_with_a_line_for_each_alternative(
     bae: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BAE_LM", "none")
-    said = run_failing(bae, "run", "app.py", "--quiet")
-    first, *lacking = said.partition("  try:   ")[2].splitlines()
+    message = run_failing(bae, "run", "app.py", "--quiet")
+    first, *lacking = message.partition("  try:   ")[2].splitlines()
     assert first == "name one with --lm, as --lm local, or set BAE_LM; `bae lm list` says more"
     assert [line.split(":")[0].strip() for line in lacking] == [
         "- anthropic",
@@ -401,40 +401,40 @@ def test_a_missing_lm_is_reported_with_a_line_for_each_alternative(
         "- claude-cli",
         "- local",
     ]
-    assert "NodeConfig" not in said
-    said = run_failing(bae, "lm", "try")
-    assert "try:   name one as in `bae lm try local`, or set BAE_LM; `bae lm list` says" in said
+    assert "NodeConfig" not in message
+    message = run_failing(bae, "lm", "try")
+    assert "try:   name one as in `bae lm try local`, or set BAE_LM; `bae lm list` says" in message
 
 
 def test_a_reached_limit_mentions_a_loop_only_if_the_graph_has_one(
     bae: Any,
 ) -> None:
-    said = run_failing(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
-    assert "error exceeded 1 iterations: Last would be one more (First -> Last)  [" in said
-    assert "  try:   --max-iters 2  (0 is no bound)\n" in said
-    said = run_failing(bae, "run", "app.py:Again", "--max-iters", "1", "--quiet", "--no-journal")
-    assert "exceeded 1 iterations: Again would be one more (Again -> Again)" in said
-    assert "; or give the loop a way out" in said
+    message = run_failing(bae, "run", "app.py:First", "--max-iters", "1", "--quiet", "--no-journal")
+    assert "error exceeded 1 iterations: Last would be one more (First -> Last)  [" in message
+    assert "  try:   --max-iters 2  (0 is no bound)\n" in message
+    message = run_failing(bae, "run", "app.py:Again", "--max-iters", "1", "--quiet", "--no-journal")
+    assert "exceeded 1 iterations: Again would be one more (Again -> Again)" in message
+    assert "; or give the loop a way out" in message
 
 
 def test_an_unknown_field_is_reported_with_a_fix(bae: Any) -> None:
-    said = run_failing(bae, "run", "app.py:Letter", "--set", "zzz=1")
-    assert "  try:   give one of its fields: text\n" in said
-    said = run_failing(bae, "run", "app.py:Letter", "--set", "txt=1")
-    assert "  try:   did you mean text? Its fields are text\n" in said
-    said = run_failing(bae, "run", "app.py:Last", "--set", "zzz=1")
-    assert "  try:   leave it out: it has no fields\n" in said
+    message = run_failing(bae, "run", "app.py:Letter", "--set", "zzz=1")
+    assert "  try:   give one of its fields: text\n" in message
+    message = run_failing(bae, "run", "app.py:Letter", "--set", "txt=1")
+    assert "  try:   did you mean text? Its fields are text\n" in message
+    message = run_failing(bae, "run", "app.py:Last", "--set", "zzz=1")
+    assert "  try:   leave it out: it has no fields\n" in message
 
 
 def test_an_unknown_step_is_reported_with_its_option(bae: Any) -> None:
     assert bae("run", "app.py:First", "--run-id", "r1", "--quiet").code == 0
-    said = run_failing(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
-    assert "give --at the number of a node" in said
-    assert "at=" not in said
+    message = run_failing(bae, "runs", "fork", "r1", "--at", "9", "-m", "app.py:First")
+    assert "give --at the number of a node" in message
+    assert "at=" not in message
 
 
 def test_an_answer_to_a_failed_run_reports_the_failure(bae: Any) -> None:
     assert bae("run", "app.py:Ask", "--run-id", "r2", "--quiet").code == 1
     for given in (["Ask.ok", "yes"], []):
-        said = run_failing(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")
-        assert "waits for no answer: it has failed" in said
+        message = run_failing(bae, "runs", "answer", "r2", *given, "-m", "app.py:First")
+        assert "waits for no answer: it has failed" in message

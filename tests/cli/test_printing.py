@@ -213,7 +213,7 @@ def test_an_error_as_json_has_its_cause_and_its_notes(bae: Any):
     assert error["code"] == "bae-dep-failed"
     assert error["cause"] == "ValueError: no such place"
     assert error["path"] == "Fails.said <- failing()"
-    assert any("bae runs resume" in each for each in error["notes"])
+    assert any("bae runs resume" in note for note in error["notes"])
 
 
 def test_a_lone_surrogate_does_not_lose_the_rest_of_a_result(bae: Any):
@@ -268,10 +268,12 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()) | st.sampled_from("\x1b\
 @given(ANY_TEXT)
 def test_no_text_contains_terminal_commands(text: str):
     for said in (in_one_line(text), *in_lines(text).split("\n")):
-        assert all(each.isprintable() or each in "\u200c\u200d" for each in said)
+        assert all(character.isprintable() or character in "\u200c\u200d" for character in said)
         said.encode()
     assert json.loads(in_json(text)) == json.loads(in_json(text, ascii_only=True)) == text
-    assert all(each.isprintable() or each in "\u200c\u200d" for each in in_json(text))
+    assert all(
+        character.isprintable() or character in "\u200c\u200d" for character in in_json(text)
+    )
     in_json({"a": [text]}).encode()
 
 
@@ -341,6 +343,6 @@ def test_the_json_output_has_the_name_of_the_written_file(bae: Any):
     assert json.loads(written.out) == {"path": "x.jsonl", "count": 1}
     made = json.loads(bae("new", "desk", "--json").out)
     assert made["path"] == "desk"
-    assert all(Path("desk", each).is_file() for each in made["files"])
+    assert all(Path("desk", file).is_file() for file in made["files"])
     both = bae("runs", "export", "-", "--json")
     assert (both.code, "--json" in both.err) == (MISUSED, True)

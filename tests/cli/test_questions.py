@@ -218,7 +218,7 @@ def logs(terminal: Session, folder: Path, line: str) -> None:
 
 def resume_command(screen: str) -> list[str]:
     """The command that resumes the run, as its words."""
-    line = next(each for each in screen.splitlines() if each.startswith("resume with: bae "))
+    line = next(line for line in screen.splitlines() if line.startswith("resume with: bae "))
     return line.removeprefix("resume with: bae ").split()
 
 
@@ -232,8 +232,8 @@ def test_a_terminal_run_asks_for_fields_and_gates_and_prints_its_result(folder):
         terminal.types("WARM\r")
         asked = terminal.shows("? Print it?  Review.approved", "approved (y/n):")
         above, _, question = asked.partition("? Print it?  Review.approved")
-        for each in ("✓ Ask", "✓ Facts", "a slow fact", "✓ Draft", "? Review"):
-            assert above.count(each) == 1, asked
+        for text in ("✓ Ask", "✓ Facts", "a slow fact", "✓ Draft", "? Review"):
+            assert above.count(text) == 1, asked
         assert "Umbrellas keep rain off." in question
         terminal.types("perhaps\r")
         terminal.shows("valid boolean")
@@ -242,8 +242,8 @@ def test_a_terminal_run_asks_for_fields_and_gates_and_prints_its_result(folder):
         terminal.types("3\r")
         assert terminal.ends() == 0
         shown = terminal.screen
-        for each in ("✓ Ask", "✓ Facts", "a slow fact", "✓ Draft", "✓ Review", "✓ Printed"):
-            assert shown.count(each) == 1, shown
+        for text in ("✓ Ask", "✓ Facts", "a slow fact", "✓ Draft", "✓ Review", "✓ Printed"):
+            assert shown.count(text) == 1, shown
         assert "1 LM call" in shown
         assert terminal.is_as_it_was
     assert terminal.stdout.read_text() == (

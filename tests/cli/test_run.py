@@ -326,8 +326,8 @@ def test_an_invalid_start_value_is_reported_with_its_field_and_the_reason(
     assert done.code == 1
     assert done.out == ""
     assert "bae-start-fields" in done.err
-    for each in said:
-        assert each in done.err
+    for text in said:
+        assert text in done.err
     assert not Path(".bae").exists()
 
 

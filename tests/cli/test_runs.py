@@ -114,8 +114,8 @@ def test_a_conversation_is_run_listed_shown_and_written_as_a_test(folder, capsys
     listed = json.loads(read_output(capsys, "list", *DB, "--thread", "ana", "--json"))
     assert [info["run_id"] for info in listed] == ["r2", "r1", "r0"]
     assert listed[0]["metadata"] == {"user_id": "u1", "n": 2}
-    found = json.loads(read_output(capsys, "list", *DB, "--metadata", "n=1", "--json"))
-    assert [info["run_id"] for info in found] == ["r1"]
+    data = json.loads(read_output(capsys, "list", *DB, "--metadata", "n=1", "--json"))
+    assert [info["run_id"] for info in data] == ["r1"]
     assert read_notes(capsys, "list", *DB, "--metadata", 'n="1"') == "no runs\n"
     shown = flat(read_output(capsys, "show", "r2", *DB))
     assert "thread ana" in shown
@@ -282,13 +282,13 @@ def test_the_timeline_names_the_critical_path(journal, capsys):
     path = json.loads(read_output(capsys, "timeline", "abc123", *DB, "--json"))["critical_path"]
     assert path["is_exact"]
     assert [part["place"] for part in path["parts"]][-1].endswith((":Outfit", ":Worn"))
-    assert {each["place"] for each in path["slack"]} >= {part["place"] for part in path["parts"]}
+    assert {part["place"] for part in path["slack"]} >= {part["place"] for part in path["parts"]}
 
 
 def test_a_run_is_shown_as_json_with_its_fields_the_work_and_times_in_iso(journal, capsys):
-    found = json.loads(read_output(capsys, "show", "abc123", *DB, "--json"))
-    assert (found["run_id"], found["status"], found["ended_at"]) == ("abc123", "ended", "Worn")
-    nodes = found["graphs"][0]["nodes"]
+    data = json.loads(read_output(capsys, "show", "abc123", *DB, "--json"))
+    assert (data["run_id"], data["status"], data["ended_at"]) == ("abc123", "ended", "Worn")
+    nodes = data["graphs"][0]["nodes"]
     assert [node["name"] for node in nodes] == ["Morning", "Day", "Outfit", "Worn"]
     told = {
         f"{node['name']}.{field['field']}": (field["source"], field["value"])
@@ -302,15 +302,15 @@ def test_a_run_is_shown_as_json_with_its_fields_the_work_and_times_in_iso(journa
     assert told["Outfit.mood"] == ("recall", "grumpy")
     assert told["Worn.warm"] == ("body", True)
     assert told["Worn.seen"] == ("dep", weather)
-    assert found["usage"]["calls"] == 3
-    for work in found["work"]:
+    assert data["usage"]["calls"] == 3
+    for work in data["work"]:
         first, last = work["spans"][0], work["spans"][-1]
-        assert found["lives"][0]["start"] <= first["start"] <= last["end"]
+        assert data["lives"][0]["start"] <= first["start"] <= last["end"]
     listed = json.loads(read_output(capsys, "list", *DB, "--json"))[0]
     why = json.loads(read_output(capsys, "why", "abc123", "Day.weather", *DB, "--json"))
     assert why["value"] == weather
-    for each in (listed["started"], found["updated"], first["start"], why["at"]):
-        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", each)
+    for time in (listed["started"], data["updated"], first["start"], why["at"]):
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}[+-]\d\d:\d\d", time)
 
 
 RUN_KEYS = {
@@ -325,25 +325,25 @@ USAGE_KEYS = {
 
 def test_the_json_of_a_run_has_the_documented_keys(journal, capsys):
     listed = json.loads(read_output(capsys, "list", *DB, "--json"))
-    assert [each["run_id"] for each in listed] == ["bad789", "ask456", "abc123"]
-    assert [each["status"] for each in listed] == ["failed", "waiting", "ended"]
+    assert [run["run_id"] for run in listed] == ["bad789", "ask456", "abc123"]
+    assert [run["status"] for run in listed] == ["failed", "waiting", "ended"]
     (gate,) = listed[1]["waiting"]
     assert (gate["gate"], gate["address"], gate["call"]) == ("0:Ask.sure", "0:Ask.sure", None)
     assert json.loads(read_output(capsys, "list", *DB, "--graph", "Nothing", "--json")) == []
-    for each in listed:
-        assert set(each) == RUN_KEYS
-        assert bool(each["error"]) == (each["status"] == "failed")
-        found = json.loads(read_output(capsys, "show", each["run_id"], *DB, "--json"))
-        assert set(found) == RUN_KEYS | {
+    for listed_run in listed:
+        assert set(listed_run) == RUN_KEYS
+        assert bool(listed_run["error"]) == (listed_run["status"] == "failed")
+        data = json.loads(read_output(capsys, "show", listed_run["run_id"], *DB, "--json"))
+        assert set(data) == RUN_KEYS | {
             *("ended_at", "usage", "resumed", "graphs", "files", "lives", "work")
         }
-        assert found["error"] == each["error"]
-        assert set(found["usage"]) == USAGE_KEYS
-        for node in found["graphs"][0]["nodes"]:
+        assert data["error"] == listed_run["error"]
+        assert set(data["usage"]) == USAGE_KEYS
+        for node in data["graphs"][0]["nodes"]:
             assert {"step", "name", "whole", "chosen_among", "calls", "fields"} <= set(node)
             for field in node["fields"]:
                 assert {"field", "state", "source", "by", "kept", "value", "seconds"} <= set(field)
-        for work in found["work"]:
+        for work in data["work"]:
             assert set(work) == {
                 *("kind", "place", "name", "spans", "outcome", "error", "note", "marks", "usage"),
                 *("inside", "waits"),
@@ -398,8 +398,8 @@ def test_the_origin_of_a_value_is_shown(journal, capsys):
     assert "get_weather" in read_output(capsys, "why", "abc123", "Day.weather", *DB)
     assert "recalled" in read_output(capsys, "why", "abc", "Outfit.mood", "--step", "2", *DB)
     assert "did you mean 1:Day.weather?" in read_refusal(capsys, "why", "abc123", "Day.wether", *DB)
-    found = json.loads(read_output(capsys, "why", "abc", "Outfit.mood", "--json", *DB))
-    assert (found["source"], found["origin"]["source"]) == ("recall", "lm")
+    data = json.loads(read_output(capsys, "why", "abc", "Outfit.mood", "--json", *DB))
+    assert (data["source"], data["origin"]["source"]) == ("recall", "lm")
 
 
 def dump_journal(file: str = "runs.db") -> list[str]:
@@ -554,15 +554,15 @@ def forked(journal):
 
 def test_only_runs_of_a_live_process_are_listed_as_running(forked, capsys):
     def listed(*arguments: str) -> list[str]:
-        found = json.loads(read_output(capsys, "list", "--json", *arguments, *DB))
-        return [each["run_id"] for each in found]
+        data = json.loads(read_output(capsys, "list", "--json", *arguments, *DB))
+        return [run["run_id"] for run in data]
 
     assert listed("--status", "running") == ["here"]
     assert listed("--status", "interrupted") == ["gone2", "gone1"]
     assert listed("--status", "interrupted", "--limit", "1") == ["gone2"]
     assert read_notes(capsys, "export", "r.jsonl", "--status", "running", *DB) == "r.jsonl: 1 run\n"
-    found = json.loads(read_output(capsys, "list", "--json", *DB))
-    statuses = {each["run_id"]: each["status"] for each in found}
+    all_runs = json.loads(read_output(capsys, "list", "--json", *DB))
+    statuses = {run["run_id"]: run["status"] for run in all_runs}
     assert (statuses["here"], statuses["gone1"]) == ("running", "interrupted")
 
 
@@ -571,8 +571,8 @@ def test_interrupted_runs_are_pruned_and_running_runs_stay(forked, capsys):
     out, err = runs(capsys, *prune, "--status", "running")
     assert json.loads(out)["runs"] == []
     assert "--status interrupted" in err
-    found = json.loads(read_output(capsys, *prune, "--status", "interrupted"))
-    assert (sorted(found["runs"]), found["deleted"]) == (["gone1", "gone2"], 2)
+    data = json.loads(read_output(capsys, *prune, "--status", "interrupted"))
+    assert (sorted(data["runs"]), data["deleted"]) == (["gone1", "gone2"], 2)
     assert "here" in read_output(capsys, "list", *DB)
     # Lines that another run shares stay, and are not reported as deleted.
     assert json.loads(read_output(capsys, *prune, "--status", "ended"))["runs"] == []
@@ -605,8 +605,8 @@ def at_a_terminal(monkeypatch):
 
     yield typed
     monkeypatch.undo()
-    for each in opened:
-        each.close()
+    for journal in opened:
+        journal.close()
 
 
 def read_terminal(terminal: int, until: str) -> str:
@@ -674,8 +674,8 @@ def test_a_replay_with_the_same_outcome_is_reported_with_its_trace(journal, caps
     assert "and waits for Ask.sure" in text
     text = read_output(capsys, "replay", "bad", "-m", "wardrobe", *DB)
     assert "and failed as it did then: " in text
-    found = json.loads(read_output(capsys, "replay", "abc", "-m", "wardrobe.py", "--json", *DB))
-    assert (found["outcome"], found["trace"][-1]) == ("ended", "Worn")
+    data = json.loads(read_output(capsys, "replay", "abc", "-m", "wardrobe.py", "--json", *DB))
+    assert (data["outcome"], data["trace"][-1]) == ("ended", "Worn")
 
 
 def test_a_replay_that_deviates_shows_the_difference_and_exits_with_1(journal, capsys, monkeypatch):
@@ -691,9 +691,9 @@ def test_a_replay_that_deviates_shows_the_difference_and_exits_with_1(journal, c
     assert re.search(r"\+ +\"a hat\"", error)
     assert re.search(r"- +\"a thick jumper\"", error)
     out, _ = runs(capsys, "replay", "abc", "-m", "wardrobe", "--json", *DB, code=1)
-    found = json.loads(out)
-    assert (found["ok"], found["error"]["code"]) == (False, "bae-replay-diverged")
-    assert '"a hat"' in found["error"]["diff"]
+    data = json.loads(out)
+    assert (data["ok"], data["error"]["code"]) == (False, "bae-replay-diverged")
+    assert '"a hat"' in data["error"]["diff"]
 
 
 # --- the command line itself ---------------------------------------------------------------------
@@ -783,8 +783,8 @@ def test_times_are_in_the_time_zone_of_the_reader(journal, capsys, monkeypatch):
         listed, shown = read_output(capsys, "list", *DB), read_output(capsys, "show", "abc123", *DB)
         why = read_output(capsys, "why", "abc123", "Day.mood", *DB)
     time.tzset()
-    for each in (listed, shown, why):
-        assert re.search(r"\d\d:\d\d:\d\d\+09:00", each), each
+    for text in (listed, shown, why):
+        assert re.search(r"\d\d:\d\d:\d\d\+09:00", text), text
 
 
 def test_generated_run_ids_are_shortened_at_a_terminal(folder, capsys, monkeypatch):

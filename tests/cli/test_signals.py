@@ -244,13 +244,13 @@ def test_a_run_whose_code_exits_has_failed_and_closes_its_resources(
     node: str, said: str, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["run", f"app.py:{node}", "--run-id", "r1", "--json"]) == 1
-    told = capsys.readouterr()
-    data = json.loads(told.out)
+    printed = capsys.readouterr()
+    data = json.loads(printed.out)
     assert (data["outcome"], data["error"]["code"]) == ("failed", "bae-run-ended-itself")
     assert list_failed_runs(capsys)["r1"]
     assert said in data["error"]["message"]
-    assert said in told.err.replace("\n", " ")
-    assert "Traceback" not in told.err
+    assert said in printed.err.replace("\n", " ")
+    assert "Traceback" not in printed.err
     assert read_log() == ["desk closed"]
 
 
@@ -266,12 +266,12 @@ def list_failed_runs(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
 def test_a_budget_of_seconds_ends_a_run_without_an_lm(capsys: pytest.CaptureFixture[str]):
     words = ["run", "app.py:Waits", "--run-id", "slow", "--json"]
     assert main([*words, "--budget", "seconds=0.5"]) == 1
-    told = capsys.readouterr()
-    assert json.loads(told.out)["error"]["code"] == "bae-budget-spent"
-    assert "--budget: the 0.5 s are over" in told.err
-    assert "bae runs resume slow --budget seconds=1" in told.err
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["error"]["code"] == "bae-budget-spent"
+    assert "--budget: the 0.5 s are over" in printed.err
+    assert "bae runs resume slow --budget seconds=1" in printed.err
     assert read_log() == ["waits", "desk closed"]
-    assert json.loads(told.out)["outcome"] == "failed"
+    assert json.loads(printed.out)["outcome"] == "failed"
     assert "the 0.5 s are over" in list_failed_runs(capsys)["slow"]
 
 
@@ -289,9 +289,9 @@ def test_a_budget_of_seconds_includes_the_time_before_a_resume(capsys: pytest.Ca
 @pytest.mark.usefixtures("default_signals")
 def test_closing_the_terminal_ends_a_run_cleanly(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "app.py:HangsUp"]) == 129
-    said = capsys.readouterr().err
-    assert "hung up after" in said
-    assert "resume with: bae runs resume" in said
+    printed_errors = capsys.readouterr().err
+    assert "hung up after" in printed_errors
+    assert "resume with: bae runs resume" in printed_errors
     assert read_log() == ["desk closed"]
 
 
@@ -325,10 +325,10 @@ def test_no_resume_command_is_printed_for_a_run_that_was_not_stored(
             assert main(["run", "app.py:Waits"]) == 130
     finally:
         others.close()
-    said = capsys.readouterr().err
-    assert "interrupted" in said
-    assert "the journal has nothing of the run" in said
-    assert "resume" not in said
+    printed_errors = capsys.readouterr().err
+    assert "interrupted" in printed_errors
+    assert "the journal has nothing of the run" in printed_errors
+    assert "resume" not in printed_errors
     assert read_log() == []
 
 
@@ -376,9 +376,12 @@ def test_resume_and_answer_report_a_run_owned_by_another_process_as_running(
     finally:
         over.set()
         thread.join(BOUND)
-    told = capsys.readouterr()
-    assert (json.loads(told.out)["outcome"], json.loads(told.out)["result"]) == ("running", None)
-    assert ("another process has" if command == "answer" else "is owned by") in told.err
+    printed = capsys.readouterr()
+    assert (json.loads(printed.out)["outcome"], json.loads(printed.out)["result"]) == (
+        "running",
+        None,
+    )
+    assert ("another process has" if command == "answer" else "is owned by") in printed.err
 
 
 def test_shell_completion_offers_run_ids_last_and_open_gates(
@@ -390,10 +393,10 @@ def test_shell_completion_offers_run_ids_last_and_open_gates(
     assert main(["run", "app.py:End", "--run-id", "second"]) == 0
     assert run_ids(nowhere, "l") == [("last", "second: End, ended")]
     assert run_ids(nowhere, "f") == [("first", "Asks, waiting")]
-    assert [each for each, _ in run_ids(nowhere, "")] == ["last", "second", "first"]
+    assert [run_id for run_id, _ in run_ids(nowhere, "")] == ["last", "second", "first"]
     assert open_gates(nowhere, "") == []
     offered = open_gates(SimpleNamespace(params={"run": "fi"}), "As")
-    assert [each for each, _ in offered] == ["Asks.sure"]
+    assert [name for name, _ in offered] == ["Asks.sure"]
     assert main(["runs", "answer", "first", "yes", "-m", "app.py:Asks", "--no-run"]) == 0
     assert open_gates(SimpleNamespace(params={"run": "first"}), "") == []
     Path(".bae/runs.db").write_bytes(b"SQLite format 3\x00" + b"x" * 5000)

@@ -124,10 +124,10 @@ def test_a_typed_value_is_json_if_it_fits_the_field_and_text_otherwise(
 @given(st.text())
 def test_typed_text_is_kept_unless_it_is_a_json_string(text: str) -> None:
     try:
-        said = json.loads(text)
+        data = json.loads(text)
     except ValueError:
-        said = None
-    assert read(Start, "text", text).value == (said if isinstance(said, str) else text)
+        data = None
+    assert read(Start, "text", text).value == (data if isinstance(data, str) else text)
 
 
 def test_the_input_option_accepts_names_or_aliases_and_set_overrides_it() -> None:
@@ -244,10 +244,10 @@ class Needed(Node):
 
 
 def test_values_that_look_like_options_follow_two_dashes_in_a_printed_command() -> None:
-    said = CommandLine("app.py", "my.db", "local")
-    assert said.answer_with("r1", "Asked.below", "-5") == (
+    command = CommandLine("app.py", "my.db", "local")
+    assert command.answer_with("r1", "Asked.below", "-5") == (
         "bae runs answer --lm local -m app.py -j my.db -- r1 Asked.below -5"
     )
-    assert said.resume("-x", "--max-iters", "9") == (
+    assert command.resume("-x", "--max-iters", "9") == (
         "bae runs resume --max-iters 9 --lm local -m app.py -j my.db -- -x"
     )

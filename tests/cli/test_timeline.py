@@ -115,22 +115,22 @@ def test_no_row_is_wider_than_the_terminal_for_any_periods_of_work(lives, width,
     times = st.floats(spans[0].start, spans[-1].end)
     chosen = [sorted(data.draw(st.tuples(times, times))) for _ in range(3)]
     work = (node(*(dep(f"d{i}", (start, end)) for i, (start, end) in enumerate(chosen))),)
-    found = Timeline("x", "G", "ended", tuple(spans), work)
-    rows = draw_timeline(found, width).splitlines()
+    run_timeline = Timeline("x", "G", "ended", tuple(spans), work)
+    rows = draw_timeline(run_timeline, width).splitlines()
     for row in rows[1:5]:
         assert len(row) <= max(width, 44)
         assert re.search(r"[━─╱]", row)
 
 
 def test_long_runs_are_drawn_with_their_first_and_last_nodes():
-    each = [
+    entries = [
         TimelineEntry("node", f"{i}:Day", "Day", (Span(i, i + 1),), "done") for i in range(2000)
     ]
-    found = make_timeline((0, 2000), work=tuple(each))
-    rows = rows_of(found)
+    run_timeline = make_timeline((0, 2000), work=tuple(entries))
+    rows = rows_of(run_timeline)
     assert len(rows) == 41
     assert [label for label, _ in rows[19:22]] == ["19 Day", "… 1960 more", "1980 Day"]
-    assert len(rows_of(found, full=True)) == 2000
+    assert len(rows_of(run_timeline, full=True)) == 2000
 
 
 def test_an_open_question_is_drawn_until_now():
@@ -139,13 +139,15 @@ def test_an_open_question_is_drawn_until_now():
     assert "╱" in ask
     assert "┅" in asked
     assert asked.endswith("3 d  waiting")
-    said = [each.strip() for each in legend]
-    assert said == ["╱ no process worked on the run: 3 d", "┅ a person was waited for"]
+    legend_lines = [line.strip() for line in legend]
+    assert legend_lines == ["╱ no process worked on the run: 3 d", "┅ a person was waited for"]
 
 
 def test_omitted_work_is_reported_as_failed_if_any_of_it_failed():
-    each = [TimelineEntry("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)]
-    rows = rows_of(make_timeline((0, 9), work=tuple(each)))
+    entries = [
+        TimelineEntry("item", f"[{i}]", "Day", (Span(i, i + 1),), "failed") for i in range(9)
+    ]
+    rows = rows_of(make_timeline((0, 9), work=tuple(entries)))
     assert [(label, work.outcome) for label, work in rows][-1] == ("… 3 more", "failed")
 
 
@@ -155,9 +157,9 @@ def test_long_maps_are_drawn_as_a_few_rows_and_a_count():
         for i in range(50)
     )
     mapped = TimelineEntry("map", "0:Day.short", "Piece", (Span(0, 50),), "done", inside=items)
-    found = make_timeline((0, 50), work=(node(mapped),))
-    text = draw_timeline(found)
+    run_timeline = make_timeline((0, 50), work=(node(mapped),))
+    text = draw_timeline(run_timeline)
     assert "short <- Piece x 50" in text
     assert "… 47 more" in text
     assert len(text.splitlines()) < 10
-    assert len(draw_timeline(found, full=True).splitlines()) > 50
+    assert len(draw_timeline(run_timeline, full=True).splitlines()) > 50

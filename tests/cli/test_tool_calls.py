@@ -472,7 +472,7 @@ def test_model_text_cannot_control_or_flood_the_terminal(bae):
     why = bae("runs", "why", "last", "Reply.calls")
     for text in (done.out, done.err, shown.out, why.out):
         assert "s\\x1b[2J" in text
-        assert not any(each in text for each in ("\x1b", "\r", "\u202e"))
+        assert not any(character in text for character in ("\x1b", "\r", "\u202e"))
         assert len(text) < 5000
 
 

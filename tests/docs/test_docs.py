@@ -273,5 +273,5 @@ MACHINE = re.compile(
 
 @pytest.mark.parametrize("page", [*PROSE, *EXAMPLES], ids=relative_path)
 def test_no_page_contains_local_paths_or_host_names(page: Path):
-    found = [match[0] for match in MACHINE.finditer(page.read_text("utf-8"))]
-    assert found == []
+    matches = [match[0] for match in MACHINE.finditer(page.read_text("utf-8"))]
+    assert matches == []

@@ -48,7 +48,7 @@ def known() -> dict[str, Any]:
 
 def options(command: Any) -> set[str]:
     given = [param for param in command.params if param.param_type_name == "option"]
-    return {opt for each in given for opt in (*each.opts, *each.secondary_opts)}
+    return {opt for option in given for opt in (*option.opts, *option.secondary_opts)}
 
 
 def sections(page: Path) -> dict[str, str]:

@@ -105,16 +105,16 @@ def test_every_kind_of_journal_line_is_on_the_site_with_its_fields(site: Path):
 
 def every_command(command: Any, name: str) -> Iterator[tuple[str, list[str]]]:
     yield name, [opt for param in command.params for opt in param.opts if opt.startswith("--")]
-    for inner, each in getattr(command, "commands", {}).items():
-        if not each.hidden:
-            yield from every_command(each, f"{name} {inner}")
+    for inner, subcommand in getattr(command, "commands", {}).items():
+        if not subcommand.hidden:
+            yield from every_command(subcommand, f"{name} {inner}")
 
 
 def test_the_site_loads_nothing_from_other_hosts(site: Path):
     fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="?(https?:|//)[^>]*>')
     for page in site.rglob("*.html"):
-        found = [tag[0] for tag in fetched.finditer(page.read_text(encoding="utf-8"))]
-        assert [tag for tag in found if 'rel="canonical"' not in tag] == []
+        tags = [tag[0] for tag in fetched.finditer(page.read_text(encoding="utf-8"))]
+        assert [tag for tag in tags if 'rel="canonical"' not in tag] == []
 
 
 def test_a_linked_file_outside_the_docs_becomes_a_page_of_the_site(site: Path):

@@ -66,9 +66,9 @@ async def test_runs_finish_although_two_workers_are_killed(
                 await fleet.until_effects(count)
                 fleet.replace(random)
             await all_ended(fleet, journal, ids, 60)
-        found = await repeats(fleet, journal, ids)
-    assert (found.after_stored, found.missing) == ([], [])
-    assert found.again <= 2 * fleet.concurrency
+        repeated = await repeats(fleet, journal, ids)
+    assert (repeated.after_stored, repeated.missing) == ([], [])
+    assert repeated.again <= 2 * fleet.concurrency
 
 
 async def test_a_worker_on_the_same_machine_continues_runs_of_a_killed_worker_at_once(
@@ -119,11 +119,11 @@ async def test_runs_finish_although_workers_and_the_database_are_killed(
                 if number in (2, 7):
                     await stand_still(fleet, random)
             await all_ended(fleet, journal, ids, 240)
-        found = await repeats(fleet, journal, ids)
-    print(f"seed {seed} {'temporal' if address else 'journal'}: {found}")
-    assert (found.after_stored, found.missing) == ([], [])
+        repeated = await repeats(fleet, journal, ids)
+    print(f"seed {seed} {'temporal' if address else 'journal'}: {repeated}")
+    assert (repeated.after_stored, repeated.missing) == ([], [])
     # Each kill, and each process that stands still, cuts off what is in progress there.
-    assert found.again <= 13 * fleet.concurrency
+    assert repeated.again <= 13 * fleet.concurrency
 
 
 @pytest.mark.slow
@@ -139,8 +139,8 @@ async def test_no_work_is_repeated_after_a_database_outage_of_three_leases(
             await asyncio.sleep(3 * LEASE)  # the lease is a time
             await asyncio.to_thread(database.start)
             await all_ended(fleet, journal, ids, 120)
-        found = await repeats(fleet, journal, ids)
-    assert (found.again, found.after_stored, found.missing) == (0, [], [])
+        repeated = await repeats(fleet, journal, ids)
+    assert (repeated.again, repeated.after_stored, repeated.missing) == (0, [], [])
 
 
 async def stand_still(fleet: Fleet, random: Random) -> None:

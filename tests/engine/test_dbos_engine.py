@@ -63,10 +63,10 @@ async def test_the_engine_of_the_docs_finishes_all_runs_of_killed_workers(
             await shop.refunds.answer("r", "approved", True, journal=journal, engine=engine)
             paid = await shop.refunds.result("r", journal=journal, timeout=BOUND)
             assert paid.result == shop.Refunded(paid=5)
-        found = await repeats(fleet, journal, ids)
+        repeated = await repeats(fleet, journal, ids)
         await engine.close()
-    assert (found.after_stored, found.missing) == ([], [])
-    assert found.again <= 2 * fleet.concurrency
+    assert (repeated.after_stored, repeated.missing) == ([], [])
+    assert repeated.again <= 2 * fleet.concurrency
 
 
 async def test_runs_submitted_before_the_first_worker_are_in_the_queue_of_dbos(
@@ -81,7 +81,7 @@ async def test_runs_submitted_before_the_first_worker_are_in_the_queue_of_dbos(
         ids = await asyncio.gather(*submitted)
     queued = engine._client.list_queued_workflows()
     await engine.close()
-    assert sorted(each.input["args"][0] for each in queued) == sorted(ids)
+    assert sorted(workflow.input["args"][0] for workflow in queued) == sorted(ids)
     assert not [record for record in caplog.records if record.name == "bae"]
 
 

@@ -125,8 +125,8 @@ async def test_turns_submitted_together_to_a_thread_run_in_order(
     later = await WORDS.submit(Word(text="x"), journal=journal, thread="ana", delay=0.2)
     ids.append(await WORDS.submit(Word(text="x"), journal=journal, thread="ana"))
     workers = [
-        Worker(WORDS, journal=journal, engine=each)
-        for each in (JournalEngine(poll=0.05), AtOnce([*reversed(ids)]))
+        Worker(WORDS, journal=journal, engine=engine)
+        for engine in (JournalEngine(poll=0.05), AtOnce([*reversed(ids)]))
     ]
     async with asyncio.TaskGroup() as group:
         for worker in workers:
@@ -475,11 +475,11 @@ async def test_engine_status_counts_queued_delayed_running_and_parked_runs(journ
     await HELD.submit(Held(), journal=journal)
     async with working(HELD, journal=journal):
         await HOLD.begun.wait()
-        found = await queue_status(journal)
-    assert (found.queued, found.delayed) == ({"words": 1}, {"words": 1})
-    assert (found.running, found.waiting) == ({"held": 1}, {"refunds": 1})
-    assert [*found.owners.values()] == [1]
-    assert found.oldest["queued"] >= 0
+        status = await queue_status(journal)
+    assert (status.queued, status.delayed) == ({"words": 1}, {"words": 1})
+    assert (status.running, status.waiting) == ({"held": 1}, {"refunds": 1})
+    assert [*status.owners.values()] == [1]
+    assert status.oldest["queued"] >= 0
 
 
 class Away(Engine):

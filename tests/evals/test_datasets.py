@@ -92,8 +92,8 @@ def dataset(*rows: Row[Any, Any, Any], evaluators: Any = ()) -> Dataset[Any, Any
 async def score_cases(
     graph: Graph[Any, Any], cases: list[Case], word: str = "calm", strength: int = 1
 ) -> list[tuple[float | None, str]]:
-    found = await evaluate(graph, cases, {"it": lm(word, strength)})
-    return [(case_.score, case_.why) for case_ in found.contenders[0].cases]
+    evaluation = await evaluate(graph, cases, {"it": lm(word, strength)})
+    return [(case_.score, case_.why) for case_ in evaluation.contenders[0].cases]
 
 
 @pytest.mark.parametrize(
@@ -142,15 +142,15 @@ def test_all_invalid_cases_of_a_dataset_are_reported_together() -> None:
     ]
     with pytest.raises(BaeError) as raised:
         cases_of(dataset(*rows), moods)
-    said = str(raised.value)
+    message = str(raised.value)
     assert raised.value.code == "bae-cases-invalid"
-    assert "no input: input.massage" in said
-    assert "bare: expected_output: give an object of the fields of Mood" in said
-    assert "field: expected.mood" in said
-    assert "type: expected_type" in said
-    assert "fine" not in said
-    assert "case 8: name: another case is called 'case 8' too" in said
-    assert "key: metadata.1.[key]: Input should be a valid string" in said
+    assert "no input: input.massage" in message
+    assert "bare: expected_output: give an object of the fields of Mood" in message
+    assert "field: expected.mood" in message
+    assert "type: expected_type" in message
+    assert "fine" not in message
+    assert "case 8: name: another case is called 'case 8' too" in message
+    assert "key: metadata.1.[key]: Input should be a valid string" in message
 
 
 # --- evaluators -------------------------------------------------------------------------------
@@ -179,9 +179,9 @@ async def test_evaluators_of_cases_and_datasets_have_equal_weight() -> None:
         Row(inputs="b", expected_output={"word": "gloomy"}),
     ]
     cases = cases_of(dataset(*rows, evaluators=[EqualsExpected()]), moods)
-    found = await score_cases(moods, cases, strength=3)
-    assert found[0] == ((1 + 0.75) / 2, "Strong: not at its strongest")
-    assert found[1] == (0.0, "EqualsExpected: 0")
+    scores_and_reasons = await score_cases(moods, cases, strength=3)
+    assert scores_and_reasons[0] == ((1 + 0.75) / 2, "Strong: not at its strongest")
+    assert scores_and_reasons[1] == (0.0, "EqualsExpected: 0")
 
 
 async def test_an_evaluator_gets_the_real_output_and_the_usage_of_the_run() -> None:
@@ -224,10 +224,10 @@ async def test_span_and_report_evaluators_are_refused_by_name_before_the_first_r
     for said in ("HasMatchingSpan: it looks at spans", "n: MaxModelRequests", "ConfusionMatrixE"):
         assert said in raised.value.message
     # Whoever scores by a metric of their own needs none of them.
-    found = await evaluate(
+    evaluation = await evaluate(
         moods, cases_of(whole, moods, own_metric=True), {"it": lm()}, metric=lambda *_: 0.5
     )
-    assert found.contenders[0].cases[0].score == 0.5
+    assert evaluation.contenders[0].cases[0].score == 0.5
 
 
 async def test_an_evaluator_that_raises_ends_the_evaluation_and_is_named() -> None:
@@ -251,10 +251,10 @@ async def test_an_evaluator_may_skip_a_case() -> None:
     ]
     cases = cases_of(dataset(*rows, evaluators=[EqualsExpected()]), moods)
 
-    found = await evaluate(moods, cases, {"it": lm(strength=3)})
+    evaluation = await evaluate(moods, cases, {"it": lm(strength=3)})
 
-    assert [case_.score for case_ in found.contenders[0].cases] == [1.0, 0.0, 0.75]
-    assert (found.complete, found.metric_errors) == (True, 0)
+    assert [case_.score for case_ in evaluation.contenders[0].cases] == [1.0, 0.0, 0.75]
+    assert (evaluation.complete, evaluation.metric_errors) == (True, 0)
 
 
 @pytest.mark.parametrize(

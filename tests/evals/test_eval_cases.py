@@ -115,20 +115,20 @@ def test_all_problems_of_a_case_file_are_reported_with_line_and_field(tmp_path: 
         ({**ticket, "nodes": {"Bug": "high"}, "name": 3}, "name: Input should be a valid string"),
     ]
 
-    said = refusal(write_cases(tmp_path, *(line for line, _ in wrong)))
+    message = refusal(write_cases(tmp_path, *(line for line, _ in wrong)))
 
-    assert "cases.jsonl has cases that Ticket cannot run:" in said
+    assert "cases.jsonl has cases that Ticket cannot run:" in message
     for number, (_, problem) in enumerate(wrong, 1):
-        assert f"line {number}: {problem}" in said
-    assert "line 3: input: there is none" in said
-    assert "line 15: nodes.Bug: Input should be a valid dictionary" in said
+        assert f"line {number}: {problem}" in message
+    assert "line 3: input: there is none" in message
+    assert "line 15: nodes.Bug: Input should be a valid dictionary" in message
 
 
 def test_at_most_twenty_problems_of_a_case_file_are_listed(tmp_path: Path) -> None:
-    said = refusal(write_cases(tmp_path, *[{"input": {"text": n}} for n in range(1000)]))
+    message = refusal(write_cases(tmp_path, *[{"input": {"text": n}} for n in range(1000)]))
 
-    assert said.count("\n  line ") == 20
-    assert said.endswith("and more: these are the first 20")
+    assert message.count("\n  line ") == 20
+    assert message.endswith("and more: these are the first 20")
 
 
 def test_an_empty_or_undecodable_case_file_is_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_an_empty_or_undecodable_case_file_is_refused(tmp_path: Path) -> None:
 
 def test_an_expected_value_needs_to_match_only_one_end_of_the_graph(tmp_path: Path) -> None:
     expected: list[dict[str, Any]] = [{"reply": "b"}, {"severity": "low"}]
-    file = write_cases(tmp_path, *({"input": "a", "expected": each} for each in expected))
+    file = write_cases(tmp_path, *({"input": "a", "expected": fields} for fields in expected))
 
     assert [case.expected for case in load_cases(file, tickets)] == expected
 
@@ -153,13 +153,13 @@ async def test_cases_accept_json_values_and_field_aliases(tmp_path: Path) -> Non
         {"input": DAY, "nodes": {"Booking": {"nightCount": 2}}},
     )
 
-    found = await evaluate(bookings, load_cases(file, bookings), {"no lm": None})
+    evaluation = await evaluate(bookings, load_cases(file, bookings), {"no lm": None})
 
-    assert [result.score for result in found.contenders[0].cases] == [1.0, 1.0, 0.0]
+    assert [result.score for result in evaluation.contenders[0].cases] == [1.0, 1.0, 0.0]
     wrong = {"input": {**DAY, "guests": 0}, "expected": {"nightCount": "x"}}
-    said = refusal(write_cases(tmp_path, wrong), bookings)
-    assert "line 1: input.guests: Input should be greater" in said
-    assert "line 1: expected.nights: Input should be a valid integer" in said
+    message = refusal(write_cases(tmp_path, wrong), bookings)
+    assert "line 1: input.guests: Input should be greater" in message
+    assert "line 1: expected.nights: Input should be a valid integer" in message
 
 
 @settings(derandomize=True, max_examples=60, deadline=None)
@@ -185,10 +185,12 @@ def test_an_exception_of_a_start_nodes_validator_is_reported_with_its_line(tmp_p
 
         async def __call__(self) -> None: ...
 
-    said = refusal(write_cases(tmp_path, {"input": {"txt": "a"}}, {"input": 3}), Graph(start=Only))
+    message = refusal(
+        write_cases(tmp_path, {"input": {"txt": "a"}}, {"input": 3}), Graph(start=Only)
+    )
 
-    assert "line 1: input.txt: Only has no such field, did you mean text?" in said
-    assert "line 2: input: Only raised AttributeError" in said
+    assert "line 1: input.txt: Only has no such field, did you mean text?" in message
+    assert "line 2: input: Only raised AttributeError" in message
 
 
 # Cases made in code are held to the same.
@@ -233,9 +235,9 @@ async def test_inputs_and_expected_fields_may_be_python_values_or_nodes() -> Non
         Case({"day": "2026-02-03"}, expected={"day": date(2026, 2, 4)}),
     ]
 
-    found = await evaluate(bookings, cases, {"no lm": None})
+    evaluation = await evaluate(bookings, cases, {"no lm": None})
 
-    assert [result.score for result in found.contenders[0].cases] == [1.0, 1.0, 0.0]
+    assert [result.score for result in evaluation.contenders[0].cases] == [1.0, 1.0, 0.0]
 
 
 async def test_node_classes_with_one_name_are_distinguished_in_cases() -> None:
@@ -313,8 +315,8 @@ ANSWERS = {"Refund.approved": True, "Refund.until": "2026-02-03", "Refund.pin": 
 
 async def evaluate_case(start: type[Node], more: Any = None, **case: Any) -> Any:
     given = Case({"item": "hat"}, **case)
-    found = await evaluate(Graph(start=start), [given], {"script": ScriptedLM()}, answer=more)
-    return found.contenders[0].cases[0]
+    evaluation = await evaluate(Graph(start=start), [given], {"script": ScriptedLM()}, answer=more)
+    return evaluation.contenders[0].cases[0]
 
 
 async def test_a_case_answers_the_gates_of_its_run() -> None:

@@ -21,14 +21,14 @@ from eval_graphs import Bug, Length, Ticket, Word, counting, lengths, rows, tick
 async def test_an_invalid_answer_lowers_the_validity_of_the_requested_node() -> None:
     lm = ScriptedLM([Bug, {"severity": "huge"}, {"severity": "low"}])
 
-    found = await evaluate(tickets, [Case({"text": "a"})], {"lm": lm})
+    evaluation = await evaluate(tickets, [Case({"text": "a"})], {"lm": lm})
 
-    assert {n: (r.judged, r.validity, r.calls) for n, r in rows(found).items()} == {
+    assert {n: (r.judged, r.validity, r.calls) for n, r in rows(evaluation).items()} == {
         "Ticket": (1, 1.0, 1),
         "Bug": (2, 0.5, 2),
     }
-    assert (total(found).judged, total(found).calls) == (3, 3)
-    assert total(found).validity == pytest.approx(2 / 3)
+    assert (total(evaluation).judged, total(evaluation).calls) == (3, 3)
+    assert total(evaluation).validity == pytest.approx(2 / 3)
 
 
 async def test_answers_of_a_failed_lm_without_usage_reports_are_counted() -> None:
@@ -37,9 +37,9 @@ async def test_answers_of_a_failed_lm_without_usage_reports_are_counted() -> Non
             tell(Attempt(1, "{}", "invalid", ("count: missing",)))
             raise BaeLMError("enough")
 
-    found = await evaluate(words, lengths("a"), {"lm": Silent()})
+    evaluation = await evaluate(words, lengths("a"), {"lm": Silent()})
 
-    row = rows(found)["Length"]
+    row = rows(evaluation)["Length"]
     assert (row.judged, row.validity, row.calls) == (1, 0.0, 0)
 
 
@@ -75,20 +75,20 @@ async def test_node_rows_add_up_to_the_totals_of_the_journals() -> None:
     graph = Graph(start=Story)
     cases = [Case({"texts": ["a", "bb"]}), Case({"texts": ["ccc"]}), Case({"texts": []})]
 
-    found = await evaluate(graph, cases, {"lm": lm()}, journal=journal)
+    evaluation = await evaluate(graph, cases, {"lm": lm()}, journal=journal)
 
-    assert [r.error for r in found.contenders[0].cases] == [""] * 3
-    for result in found.contenders[0].cases:
-        kept = await graph.resume(result.run_id, journal=journal)
-        assert result.usage.calls == kept.usage.calls > 0
-    by_name = rows(found)
+    assert [r.error for r in evaluation.contenders[0].cases] == [""] * 3
+    for result in evaluation.contenders[0].cases:
+        resumed = await graph.resume(result.run_id, journal=journal)
+        assert result.usage.calls == resumed.usage.calls > 0
+    by_name = rows(evaluation)
     assert {n: r.calls for n, r in by_name.items()} == {
         "Story": 6,
         "Length": 3,
         "Ticket": 6,
         "Bug": 3,
     }
-    assert total(found).calls == sum(row.calls for row in by_name.values()) == 18
+    assert total(evaluation).calls == sum(row.calls for row in by_name.values()) == 18
 
 
 class Costly(ScriptedLM):
@@ -102,15 +102,15 @@ class Costly(ScriptedLM):
 async def test_an_unknown_cost_is_not_zero() -> None:
     lm = Costly({Length: lambda _: {"count": 1}})
 
-    found = await evaluate(words, lengths("a"), {"dear": lm, "free": counting()})
+    evaluation = await evaluate(words, lengths("a"), {"dear": lm, "free": counting()})
 
-    assert (total(found).cost, total(found, 1).cost) == (None, 0.0)
-    assert total(found).tokens == 15
-    assert "| dear | 1 | 1 | 1.00 [0.21, 1.00] | 100 % | 2 | 15 | ? |" in found.to_markdown()
-    assert "| free | 1 | 1 | 1.00 [0.21, 1.00] | 100 % | 1 | 0 | $0 |" in found.to_markdown()
-    line = next(csv.DictReader(io.StringIO(found.to_csv())))
+    assert (total(evaluation).cost, total(evaluation, 1).cost) == (None, 0.0)
+    assert total(evaluation).tokens == 15
+    assert "| dear | 1 | 1 | 1.00 [0.21, 1.00] | 100 % | 2 | 15 | ? |" in evaluation.to_markdown()
+    assert "| free | 1 | 1 | 1.00 [0.21, 1.00] | 100 % | 1 | 0 | $0 |" in evaluation.to_markdown()
+    line = next(csv.DictReader(io.StringIO(evaluation.to_csv())))
     assert line["cost"] == ""
-    assert found.to_json()["contenders"][0]["total"]["cost"] is None
+    assert evaluation.to_json()["contenders"][0]["total"]["cost"] is None
 
 
 @pytest.mark.once
@@ -120,30 +120,30 @@ async def test_the_table_has_the_calls_and_tokens_counted_by_the_provider() -> N
     from bae.testing import Provider
     from bae.testing.wire import tokens_in
 
-    said: list[str] = []
+    texts: list[str] = []
 
     def answer(asked: Any) -> str:
-        wrong = len(said) % 3 == 0
-        said.append('{"count": "many"}' if wrong else '{"count": 1}')
-        return said[-1]
+        wrong = len(texts) % 3 == 0
+        texts.append('{"count": "many"}' if wrong else '{"count": 1}')
+        return texts[-1]
 
     async with Provider() as provider:
         provider.always(answer)
         one = AnthropicBackend("claude-haiku-4-5", base_url=provider.url, api_key="a key")
         async with one:
-            found = await evaluate(
+            evaluation = await evaluate(
                 words, lengths("a", "b", "c", "d"), {"claude": one}, concurrency=1
             )
         asked = provider.requests
 
-    row = rows(found)["Length"]
+    row = rows(evaluation)["Length"]
     assert len(asked) == 6
-    for each in (row, total(found)):
-        assert each.calls == len(asked)
-        assert each.input_tokens == sum(request.tokens for request in asked)
-        assert each.output_tokens == sum(tokens_in(text) for text in said)
-        assert (each.judged, each.validity) == (6, pytest.approx(4 / 6))
-    assert f"| {row.calls} | {row.tokens} |" in found.to_markdown()
+    for measures in (row, total(evaluation)):
+        assert measures.calls == len(asked)
+        assert measures.input_tokens == sum(request.tokens for request in asked)
+        assert measures.output_tokens == sum(tokens_in(text) for text in texts)
+        assert (measures.judged, measures.validity) == (6, pytest.approx(4 / 6))
+    assert f"| {row.calls} | {row.tokens} |" in evaluation.to_markdown()
 
 
 @pytest.mark.once
@@ -159,13 +159,13 @@ async def test_a_combined_choice_and_fill_counts_for_the_choosing_node() -> None
         provider.script(good, bad, good, *[bad] * 3)
         async with AnthropicBackend("m", base_url=provider.url, api_key="a key") as backend:
             cases = [Case({"text": text}, text, {"part": "a"}) for text in ("once", "twice", "no")]
-            found = await evaluate(tickets, cases, {"claude": backend}, concurrency=1)
+            evaluation = await evaluate(tickets, cases, {"claude": backend}, concurrency=1)
         asked = provider.requests
 
     assert len(asked) == 6
-    assert [r.outcome for r in found.contenders[0].cases] == ["ended", "ended", "failed"]
-    assert {n: (r.calls, r.judged, r.validity) for n, r in rows(found).items()} == {
+    assert [r.outcome for r in evaluation.contenders[0].cases] == ["ended", "ended", "failed"]
+    assert {n: (r.calls, r.judged, r.validity) for n, r in rows(evaluation).items()} == {
         "Ticket": (6, 6, pytest.approx(2 / 6)),
         "Bug": (0, 0, None),
     }
-    assert rows(found)["Ticket"].seconds_p50 > 0
+    assert rows(evaluation)["Ticket"].seconds_p50 > 0

@@ -86,9 +86,9 @@ JSON = st.recursive(
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(one=JSON, other=JSON)
 def test_likeness_is_symmetric_and_between_0_and_1(one: Any, other: Any) -> None:
-    found = likeness(one, other)
-    assert 0 <= found <= 1
-    assert found == pytest.approx(likeness(other, one))
+    score = likeness(one, other)
+    assert 0 <= score <= 1
+    assert score == pytest.approx(likeness(other, one))
     assert likeness(one, one) == 1
 
 

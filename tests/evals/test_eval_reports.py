@@ -44,9 +44,9 @@ async def test_text_from_users_cannot_break_the_markdown_of_a_report() -> None:
 async def test_the_markdown_report_has_every_part_once_and_in_order() -> None:
     cases = [Case({"text": n}, n, {"severity": "high"}) for n in ("a", "b")]
 
-    found = await evaluate(tickets, cases, {"low": always_bug("low"), "high": always_bug()})
+    evaluation = await evaluate(tickets, cases, {"low": always_bug("low"), "high": always_bug()})
 
-    page = [line for line in found.to_markdown().splitlines() if line]
+    page = [line for line in evaluation.to_markdown().splitlines() if line]
     shown = [line.rsplit(" | ", 2)[0] if re.search(r"\ds \|$", line) else line for line in page]
     shown = [line.rpartition(" | eval-")[0] or line for line in shown]
     head = "|  | cases | scored | score | valid | calls | tokens | cost | p50 | p95 |"
@@ -82,31 +82,31 @@ async def test_the_markdown_report_has_every_part_once_and_in_order() -> None:
 
 
 async def test_the_csv_report_has_unrounded_numbers() -> None:
-    found = await evaluate(words, lengths("a", "b", "c"), {"=lm": counting(b=9)})
+    evaluation = await evaluate(words, lengths("a", "b", "c"), {"=lm": counting(b=9)})
 
-    lines = list(csv.DictReader(io.StringIO(found.to_csv())))
+    lines = list(csv.DictReader(io.StringIO(evaluation.to_csv())))
 
     assert [(line["contender"], line["node"]) for line in lines] == [
         ("'=lm", ""),
         ("'=lm", "Length"),
     ]
-    assert float(lines[0]["score"]) == total(found).score.mean  # type: ignore[union-attr]
+    assert float(lines[0]["score"]) == total(evaluation).score.mean  # type: ignore[union-attr]
     assert (lines[0]["failed"], lines[0]["not_run"], lines[1]["failed"]) == ("0", "0", "")
-    assert float(lines[1]["seconds_p95"]) == rows(found)["Length"].seconds_p95
+    assert float(lines[1]["seconds_p95"]) == rows(evaluation)["Length"].seconds_p95
 
 
 async def test_the_json_report_is_complete_and_deterministic_except_for_times_and_ids() -> None:
     async def once() -> dict[str, Any]:
         cases = [*lengths("a", "bb"), Case({"text": "c"}, "c", metadata={"at": Path("x")})]
-        found = await evaluate(words, cases, {"x": counting(bb=9), "y": counting()})
-        return json.loads(json.dumps(found.to_json()))
+        evaluation = await evaluate(words, cases, {"x": counting(bb=9), "y": counting()})
+        return json.loads(json.dumps(evaluation.to_json()))
 
     def steady(value: Any) -> Any:
         if isinstance(value, Mapping):
             changing = ("seconds", "run_id")
             return {k: steady(v) for k, v in value.items() if not k.startswith(changing)}
         if isinstance(value, Sequence) and not isinstance(value, str):
-            return [steady(each) for each in value]
+            return [steady(item) for item in value]
         return value
 
     first = await once()
@@ -145,16 +145,16 @@ async def test_a_report_has_inputs_expected_outputs_and_real_outputs() -> None:
         Case(Login(**fields), "node", {"user": "ann"}),  # type: ignore[arg-type]
     ]
 
-    found = await evaluate(Graph(start=Login), cases, {"no lm": None})
+    evaluation = await evaluate(Graph(start=Login), cases, {"no lm": None})
 
-    data = json.loads(json.dumps(found.to_json()))
+    data = json.loads(json.dumps(evaluation.to_json()))
     first, second = data["contenders"][0]["cases"]
     assert first["input"] == second["input"] == {"user": "ann"}
     assert first["expected"] == {"user": "bob"}
     assert first["end"]["type"] == "Session"
     assert first["end"]["fields"]["user"] == "ann"
     assert first["end"]["withheld"] == ["token"]
-    page = found.to_markdown()
+    page = evaluation.to_markdown()
     assert '\\{"user": "bob"\\} | Session \\{"user": "ann"' in page
     for secret in ("hunter2", "t0ken", "s3same"):
         assert secret not in page + json.dumps(data)
@@ -165,13 +165,13 @@ async def test_a_report_survives_lone_surrogates_and_long_texts(tmp_path: Path) 
     case = Case({"text": "a"}, half, metadata={half: [half, b"\xff", float("nan")]})
     why = Score(0.5, half + "a " * 100_000)
 
-    found = await evaluate(words, [case], {half: counting()}, metric=lambda *_: why)
+    evaluation = await evaluate(words, [case], {half: counting()}, metric=lambda *_: why)
 
-    data = json.dumps(found.to_json(), allow_nan=False, ensure_ascii=False)
-    for text in (found.to_markdown(), found.to_csv(), data):
+    data = json.dumps(evaluation.to_json(), allow_nan=False, ensure_ascii=False)
+    for text in (evaluation.to_markdown(), evaluation.to_csv(), data):
         (tmp_path / "report").write_text(text, encoding="utf-8")
-    assert "\\\\ud800a a a" in found.to_markdown()
-    assert len(found.to_markdown()) < 2000
+    assert "\\\\ud800a a a" in evaluation.to_markdown()
+    assert len(evaluation.to_markdown()) < 2000
 
 
 @pytest.mark.parametrize(
@@ -199,10 +199,12 @@ async def test_error_messages_of_a_graph_with_secrets_stay_out_of_the_report() -
         async def __call__(self) -> None:
             raise RuntimeError(self.password.get_secret_value())
 
-    found = await evaluate(Graph(start=Login), [Case({"password": "hunter2"})], {"no lm": None})
+    evaluation = await evaluate(
+        Graph(start=Login), [Case({"password": "hunter2"})], {"no lm": None}
+    )
 
-    assert "caused by RuntimeError" in found.contenders[0].cases[0].error
-    assert "hunter2" not in json.dumps(found.to_json()) + found.to_markdown()
+    assert "caused by RuntimeError" in evaluation.contenders[0].cases[0].error
+    assert "hunter2" not in json.dumps(evaluation.to_json()) + evaluation.to_markdown()
 
 
 async def test_secrets_of_a_class_outside_the_graph_stay_out_of_the_report() -> None:
@@ -215,7 +217,7 @@ async def test_secrets_of_a_class_outside_the_graph_stay_out_of_the_report() -> 
             raise RuntimeError(login.password.get_secret_value())
 
     lm = ScriptedLM([{"password": "hunter2"}])
-    found = await evaluate(Graph(start=Enter), [Case({})], {"scripted": lm})
+    evaluation = await evaluate(Graph(start=Enter), [Case({})], {"scripted": lm})
 
-    assert "caused by RuntimeError" in found.contenders[0].cases[0].error
-    assert "hunter2" not in json.dumps(found.to_json()) + found.to_markdown()
+    assert "caused by RuntimeError" in evaluation.contenders[0].cases[0].error
+    assert "hunter2" not in json.dumps(evaluation.to_json()) + evaluation.to_markdown()

@@ -37,21 +37,26 @@ async def test_contenders_are_compared_case_by_case() -> None:
     cases = lengths("a", "bb", "ccc", "dddd")
     wrong = counting(a=9, bb=9, ccc=9, dddd=9)
 
-    found = await evaluate(
+    evaluation = await evaluate(
         words, cases, {"wrong": wrong, "right": counting(), "half": counting(a=9, bb=9)}
     )
 
-    assert [contender.name for contender in found.contenders] == ["wrong", "right", "half"]
+    assert [contender.name for contender in evaluation.contenders] == ["wrong", "right", "half"]
     assert [
-        contender.total.score and contender.total.score.mean for contender in found.contenders
+        contender.total.score and contender.total.score.mean for contender in evaluation.contenders
     ] == [0, 1, 0.5]
-    assert [(d.contender, d.against) for d in found.differences] == [
+    assert [(d.contender, d.against) for d in evaluation.differences] == [
         ("right", "wrong"),
         ("half", "wrong"),
     ]
-    assert [d.interval and d.interval.mean for d in found.differences] == [1.0, 0.5]
-    assert [d.certain for d in found.differences] == [True, False]
-    assert [result.case.name for result in found.contenders[2].cases] == ["a", "bb", "ccc", "dddd"]
+    assert [d.interval and d.interval.mean for d in evaluation.differences] == [1.0, 0.5]
+    assert [d.certain for d in evaluation.differences] == [True, False]
+    assert [result.case.name for result in evaluation.contenders[2].cases] == [
+        "a",
+        "bb",
+        "ccc",
+        "dddd",
+    ]
 
 
 async def test_the_end_is_scored_only_by_its_type_and_expected_fields() -> None:
@@ -64,9 +69,9 @@ async def test_the_end_is_scored_only_by_its_type_and_expected_fields() -> None:
         Case({"text": "f"}, "right", {"part": "all"}),
     ]
 
-    found = await evaluate(tickets, cases, {"lm": always_bug()})
+    evaluation = await evaluate(tickets, cases, {"lm": always_bug()})
 
-    assert {name: (r.score, r.why) for name, r in results(found).items()} == {
+    assert {name: (r.score, r.why) for name, r in results(evaluation).items()} == {
         "typed": (1.0, ""),
         "other": (0.0, "ended at Bug, not at Reply"),
         "untyped": (0.0, "Bug has no reply"),
@@ -83,7 +88,7 @@ async def test_a_metric_may_be_async_explain_its_score_or_belong_to_a_case() -> 
     def truthy(case: Case, result: Any) -> bool:
         return result.result.count > 1
 
-    found = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=shorter)
+    evaluation = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=shorter)
     plain = await evaluate(words, lengths("a", "bb"), {"lm": counting()}, metric=truthy)
     cases = [
         Case({"text": "a"}, metric=lambda *_: 0.25),
@@ -92,7 +97,7 @@ async def test_a_metric_may_be_async_explain_its_score_or_belong_to_a_case() -> 
     own = await evaluate(words, cases, {"lm": counting()})
     overruled = await evaluate(words, cases, {"lm": counting()}, metric=lambda *_: 0.75)
 
-    assert [(r.score, r.why) for r in found.contenders[0].cases] == [
+    assert [(r.score, r.why) for r in evaluation.contenders[0].cases] == [
         (1, "as a is"),
         (0.5, "as bb is"),
     ]
@@ -119,10 +124,10 @@ async def test_the_score_of_a_case_includes_every_expectation() -> None:
         Case({"text": "f"}, "nothing"),
     ]
 
-    found = await evaluate(tickets, cases, {"lm": lm()}, concurrency=1)
+    evaluation = await evaluate(tickets, cases, {"lm": lm()}, concurrency=1)
 
     login = "Question: topic: 'billing', where 'login' was expected"
-    assert {name: (r.score, r.why) for name, r in results(found).items()} == {
+    assert {name: (r.score, r.why) for name, r in results(evaluation).items()} == {
         "all": (1.0, ""),
         "nodes alone": (0.0, f"{login}; Bug: the run did not reach it"),
         "the way": (0.5, login),
@@ -134,8 +139,13 @@ async def test_the_score_of_a_case_includes_every_expectation() -> None:
         "nothing": (1.0, ""),
     }
     # The row of the end has the score of the end alone; that of Question, of five that expect it.
-    assert [results(found)[name].nodes["Reply"].value for name in ("the way", "the end")] == [1, 0]
-    means = {name: row.score and (row.score.mean, row.score.n) for name, row in rows(found).items()}
+    assert [results(evaluation)[name].nodes["Reply"].value for name in ("the way", "the end")] == [
+        1,
+        0,
+    ]
+    means = {
+        name: row.score and (row.score.mean, row.score.n) for name, row in rows(evaluation).items()
+    }
     assert means["Question"] == (0.6, 5)
     assert means["Bug"] == (0.0, 2)
 
@@ -144,14 +154,14 @@ async def test_node_metrics_contribute_to_the_score_of_a_case() -> None:
     lm = ScriptedLM({Question: [{"topic": "a"}], Reply: [{"reply": "b"}]}, choices=[Question])
     case = Case({"text": "a"}, expected={"reply": "x"}, nodes={"Question": {"topic": "y"}})
 
-    found = await evaluate(
+    evaluation = await evaluate(
         tickets,
         [case],
         {"lm": lm},
         node_metrics={Question: lambda *_: Score(0.25, "vague"), Reply: lambda *_: 0.75},
     )
 
-    [result] = found.contenders[0].cases
+    [result] = evaluation.contenders[0].cases
     assert (result.score, result.why) == (0.5, "Reply: 0.75; Question: vague")
 
 
@@ -195,12 +205,12 @@ async def test_a_node_metric_receives_the_expected_and_the_actual_node() -> None
 
     cases = [Case({"text": "a"}, expected={"severity": "low"})]
 
-    found = await evaluate(tickets, cases, {"lm": always_bug()}, node_metrics={Bug: close})
+    evaluation = await evaluate(tickets, cases, {"lm": always_bug()}, node_metrics={Bug: close})
 
     assert met == [(Bug(severity="low", part="all"), Bug(severity="high", part="all"))]
-    assert found.contenders[0].cases[0].score == 0.5
-    assert rows(found)["Bug"].score is not None
-    assert rows(found)["Bug"].score.mean == 0.5
+    assert evaluation.contenders[0].cases[0].score == 0.5
+    assert rows(evaluation)["Bug"].score is not None
+    assert rows(evaluation)["Bug"].score.mean == 0.5
 
 
 # What scores are of
@@ -242,14 +252,19 @@ class Flaky(ScriptedLM):
 async def test_a_node_has_the_score_of_every_case_that_expects_it_including_failed_cases() -> None:
     cases = [Case({"text": text}, text, {"place": 1}) for text in ("a", "b", "c", "d")]
 
-    found = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
+    evaluation = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
 
-    assert [r.outcome for r in found.contenders[0].cases] == ["ended", "ended", "failed", "failed"]
-    keep = rows(found)["Keep"].score
+    assert [r.outcome for r in evaluation.contenders[0].cases] == [
+        "ended",
+        "ended",
+        "failed",
+        "failed",
+    ]
+    keep = rows(evaluation)["Keep"].score
     assert keep is not None
     assert (keep.n, keep.mean) == (4, 0.25)
     # The other end did nothing wrong by being there.
-    assert rows(found)["Drop"].score is None
+    assert rows(evaluation)["Drop"].score is None
 
 
 async def test_a_choice_is_scored_by_whether_it_can_lead_to_the_expected_end() -> None:
@@ -260,17 +275,17 @@ async def test_a_choice_is_scored_by_whether_it_can_lead_to_the_expected_end() -
         Case({"text": "d"}, "untold"),
     ]
 
-    found = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
+    evaluation = await evaluate(sortings, cases, {"lm": Flaky()}, concurrency=1)
 
-    told = {name: result.nodes.get("Sorting") for name, result in results(found).items()}
+    told = {name: result.nodes.get("Sorting") for name, result in results(evaluation).items()}
     assert told == {
         "right": Score(1.0),
         "wrong": Score(0.0, "chose Drop, where Keep was expected"),
         "none": Score(0.0, "no valid choice, where Drop was expected"),
         "untold": None,
     }
-    assert rows(found)["Sorting"].score is not None
-    assert rows(found)["Sorting"].score.n == 3
+    assert rows(evaluation)["Sorting"].score is not None
+    assert rows(evaluation)["Sorting"].score.n == 3
 
 
 async def test_an_intermediate_choice_is_scored_unless_every_option_is_right() -> None:
@@ -282,10 +297,12 @@ async def test_an_intermediate_choice_is_scored_unless_every_option_is_right() -
         choices=[Ticket, Question],
     )
 
-    found = await evaluate(Graph(start=Digging), [Case({}, expected={"reply": "y"})], {"lm": lm})
+    evaluation = await evaluate(
+        Graph(start=Digging), [Case({}, expected={"reply": "y"})], {"lm": lm}
+    )
 
     # Reply comes after Question alone; to dig on would have led there as well.
-    assert {n: s.value for n, s in found.contenders[0].cases[0].nodes.items()} == {
+    assert {n: s.value for n, s in evaluation.contenders[0].cases[0].nodes.items()} == {
         "Reply": 1.0,
         "Ticket": 1.0,
     }
@@ -329,9 +346,9 @@ async def test_the_expected_nodes_decide_the_right_choice_of_merging_branches() 
         for name, nodes in named.items()
     ]
 
-    found = await evaluate(Graph(start=Routing), cases, {"lm": lm}, concurrency=1)
+    evaluation = await evaluate(Graph(start=Routing), cases, {"lm": lm}, concurrency=1)
 
-    assert {name: r.nodes.get("Routing") for name, r in results(found).items()} == {
+    assert {name: r.nodes.get("Routing") for name, r in results(evaluation).items()} == {
         "right": Score(1.0),
         "wrong": Score(0.0, "chose Cross, where Calm was expected"),
         "one of two": Score(1.0),
@@ -354,15 +371,15 @@ async def test_a_loop_may_choose_an_expected_node_before_its_last_choice() -> No
             {Sent: lambda _: {"reply": "x"}, Desk: lambda _: {"note": "n"}}, choices=choices
         )
 
-    found = await evaluate(
+    evaluation = await evaluate(
         Graph(start=Desk),
         [Case({}, nodes={"Search": {}, "Desk": {}})],
         {"searched": lm(Search, Sent), "not": lm(Desk, Sent)},
     )
 
-    assert found.contenders[0].cases[0].nodes["Desk"] == Score(1.0)
+    assert evaluation.contenders[0].cases[0].nodes["Desk"] == Score(1.0)
     # The fields are as expected, of which there are none; the choice is not.
-    assert found.contenders[1].cases[0].nodes["Desk"] == Score(
+    assert evaluation.contenders[1].cases[0].nodes["Desk"] == Score(
         0.5, "chose Sent, where Search was expected"
     )
 
@@ -383,9 +400,9 @@ async def test_every_case_run_has_its_own_copy_of_the_start_node() -> None:
         Case({"anything": held, "seen": ()}, expected={"seen": ["x"], "anything": ["x"]}),
     ]
 
-    found = await evaluate(Graph(start=Counted), cases, {"a": None, "b": None}, concurrency=1)
+    evaluation = await evaluate(Graph(start=Counted), cases, {"a": None, "b": None}, concurrency=1)
 
-    assert [r.score for contender in found.contenders for r in contender.cases] == [1.0] * 4
+    assert [r.score for contender in evaluation.contenders for r in contender.cases] == [1.0] * 4
     assert (given.seen, given.anything, held) == ([], [], [])
 
 

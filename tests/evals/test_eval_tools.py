@@ -27,27 +27,27 @@ async def evaluate_tools(**options: Any) -> Evaluation:
 
 async def test_tool_rounds_and_calls_are_counted_by_node() -> None:
     journal = MemoryJournal()
-    found = await evaluate_tools(journal=journal)
+    evaluation = await evaluate_tools(journal=journal)
 
-    reply, brief = rows(found)["Reply"], rows(found)["Brief"]
+    reply, brief = rows(evaluation)["Reply"], rows(evaluation)["Brief"]
     assert (reply.rounds, reply.tool_calls, reply.tool_errors) == (6, 10, 4)
     assert (brief.rounds, brief.tool_calls, brief.calls) == (0, 0, 2)
     assert (reply.calls, reply.judged, reply.validity) == (6, 2, 1.0)
-    everything = total(found)
+    everything = total(evaluation)
     assert (everything.calls, everything.rounds, everything.tool_calls) == (8, 6, 10)
-    for result in found.contenders[0].cases:
-        kept = await tool_runs.GRAPH.resume(result.run_id, journal=journal)
-        assert result.usage.calls == kept.usage.calls == 4
+    for result in evaluation.contenders[0].cases:
+        resumed = await tool_runs.GRAPH.resume(result.run_id, journal=journal)
+        assert result.usage.calls == resumed.usage.calls == 4
         assert result.tool_calls == 5
 
 
 async def test_a_report_has_a_column_for_tool_calls_only_if_tools_were_called() -> None:
-    found = await evaluate_tools()
+    evaluation = await evaluate_tools()
 
-    assert "| 10 in 6 rounds, 4 errors |" in found.to_markdown()
-    line = next(csv.DictReader(io.StringIO(found.to_csv())))
+    assert "| 10 in 6 rounds, 4 errors |" in evaluation.to_markdown()
+    line = next(csv.DictReader(io.StringIO(evaluation.to_csv())))
     assert (line["rounds"], line["tool_calls"], line["tool_errors"]) == ("6", "10", "4")
-    data = found.to_json()["contenders"][0]
+    data = evaluation.to_json()["contenders"][0]
     assert data["total"]["tool_calls"] == 10
     assert [case["tool_calls"] for case in data["cases"]] == [5, 5]
     without = await evaluate(words, lengths("a"), {"lm": counting()})
@@ -63,12 +63,12 @@ async def test_a_metric_can_read_the_tool_calls_of_a_run() -> None:
         return ScriptedLM({"Reply": [Call("read_page", page="a"), {"text": "so"}]})
 
     lms = {"searches": tool_runs.make_scripted_lm, "reads": lm}
-    found = await evaluate(tool_runs.GRAPH, CASES, lms, metric=searched_first)
+    evaluation = await evaluate(tool_runs.GRAPH, CASES, lms, metric=searched_first)
 
     assert [
-        contender.total.score and contender.total.score.mean for contender in found.contenders
+        contender.total.score and contender.total.score.mean for contender in evaluation.contenders
     ] == [1.0, 0.0]
-    assert results(found, 1)["size"].why == "it called read_page"
+    assert results(evaluation, 1)["size"].why == "it called read_page"
 
 
 async def test_a_case_that_fails_between_tool_calls_has_its_rounds_and_usage() -> None:
@@ -76,9 +76,9 @@ async def test_a_case_that_fails_between_tool_calls_has_its_rounds_and_usage() -
         calls = [Call("search", query="a")] * 6
         return ScriptedLM({"Reply": [*calls]})
 
-    found = await evaluate(tool_runs.GRAPH, CASES[:1], {"lm": lm})
+    evaluation = await evaluate(tool_runs.GRAPH, CASES[:1], {"lm": lm})
 
-    [result] = found.contenders[0].cases
+    [result] = evaluation.contenders[0].cases
     assert result.failed
     assert "after 6 rounds" in result.error
-    assert rows(found)["Reply"].rounds == result.usage.calls == 6
+    assert rows(evaluation)["Reply"].rounds == result.usage.calls == 6

@@ -41,8 +41,8 @@ async def test_a_failed_case_scores_0_and_keeps_its_run(tmp_path: Path) -> None:
         {Length: lambda asked: {"count": "x"} if asked.source.text == "b" else {"count": 1}}
     )  # type: ignore[union-attr]
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
-        found = await evaluate(words, lengths("a", "b", "c"), {"lm": lm}, journal=journal)
-        failed = results(found)["b"]
+        evaluation = await evaluate(words, lengths("a", "b", "c"), {"lm": lm}, journal=journal)
+        failed = results(evaluation)["b"]
         stored = await journal.read(failed.run_id)
         listed = [info.run_id async for info in journal.every_run()]
 
@@ -50,13 +50,13 @@ async def test_a_failed_case_scores_0_and_keeps_its_run(tmp_path: Path) -> None:
     assert failed.score == 0.0
     assert failed.error.startswith("FillError: [bae-fill-invalid] Length: ")
     assert stored.info.status == "failed"
-    assert sorted(listed) == sorted(r.run_id for r in found.contenders[0].cases)
+    assert sorted(listed) == sorted(r.run_id for r in evaluation.contenders[0].cases)
     assert all(run_id.startswith("eval-") for run_id in listed)
-    assert total(found).score is not None
-    assert total(found).score.mean == pytest.approx(2 / 3)
-    assert rows(found)["Length"].score is not None
-    assert rows(found)["Length"].score.n == 3
-    assert "lm: 1 case failed, which scores 0." in found.to_markdown()
+    assert total(evaluation).score is not None
+    assert total(evaluation).score.mean == pytest.approx(2 / 3)
+    assert rows(evaluation)["Length"].score is not None
+    assert rows(evaluation)["Length"].score.n == 3
+    assert "lm: 1 case failed, which scores 0." in evaluation.to_markdown()
 
 
 async def test_a_case_that_exceeds_its_timeout_fails_without_ending_other_cases() -> None:
@@ -68,16 +68,16 @@ async def test_a_case_that_exceeds_its_timeout_fails_without_ending_other_cases(
 
     lms = {"lm": Hooked(slow)}
 
-    found = await evaluate(words, lengths("a", "b", "c"), lms, journal=journal, timeout=0.2)
+    evaluation = await evaluate(words, lengths("a", "b", "c"), lms, journal=journal, timeout=0.2)
 
-    late = results(found)["b"]
+    late = results(evaluation)["b"]
     assert late.failed
     assert late.score == 0.0
     assert late.error == "TimeoutError: the case took longer than 0.2 s"
     assert late.seconds >= 0.2
     stored = await journal.read(late.run_id)
     assert (stored.info.status, stored.info.error) == ("failed", late.error)
-    assert [results(found)[name].score for name in "ac"] == [1.0, 1.0]
+    assert [results(evaluation)[name].score for name in "ac"] == [1.0, 1.0]
 
 
 async def test_a_case_that_waits_for_a_person_fails_and_is_cancelled(
@@ -114,10 +114,10 @@ async def test_any_exception_in_a_node_fails_only_its_case() -> None:
             raise RuntimeError("the well is dry")
 
     assert outcomes(await evaluate(Graph(start=Rude), [Case({})], {"no lm": None})) == ["failed"]
-    found = await evaluate(Graph(start=Broken), [Case({})], {"no lm": None})
+    evaluation = await evaluate(Graph(start=Broken), [Case({})], {"no lm": None})
     said = "Broken.__call__ raised RuntimeError; caused by RuntimeError: the well is dry"
-    assert said in found.contenders[0].cases[0].error
-    assert "the well is dry" in found.to_markdown()
+    assert said in evaluation.contenders[0].cases[0].error
+    assert "the well is dry" in evaluation.to_markdown()
 
 
 # What is no case's fault
@@ -171,21 +171,21 @@ async def test_a_failed_judge_leaves_its_case_without_a_score() -> None:
             raise BaeLMError("the judge is asleep")
         return 1.0
 
-    found = await evaluate(words, lengths("a", "b"), {"lm": counting()}, metric=judged)
+    evaluation = await evaluate(words, lengths("a", "b"), {"lm": counting()}, metric=judged)
 
-    unscored = results(found)["b"]
+    unscored = results(evaluation)["b"]
     assert (unscored.outcome, unscored.score) == ("unscored", None)
     assert "could not be scored: BaeLMError: [bae-lm-failed] the judge is asleep" in unscored.error
-    assert total(found).score is not None
-    assert total(found).score.n == 1
+    assert total(evaluation).score is not None
+    assert total(evaluation).score.n == 1
     # And what the judge used is told apart from what the cases did.
-    assert (found.contenders[0].judging.calls, total(found).calls) == (2, 2)
-    page = found.to_markdown()
+    assert (evaluation.contenders[0].judging.calls, total(evaluation).calls) == (2, 2)
+    page = evaluation.to_markdown()
     assert "judged with 2 LM calls · 14 tokens · $0, not counted above" in page
     # The mean is of one case of two, and nobody is to take it for more.
     assert "| lm | 2 | 1 | 1.00 [0.21, 1.00] |" in page
     assert "1 case could not be scored, so the means are over the other cases" in page
-    assert (found.complete, found.metric_errors) == (False, 0)
+    assert (evaluation.complete, evaluation.metric_errors) == (False, 0)
 
 
 async def test_judge_usage_is_separate_in_every_report() -> None:
@@ -197,11 +197,11 @@ async def test_judge_usage_is_separate_in_every_report() -> None:
     judge = Judge(Judging({"Verdict": lambda _: {"reason": "far off", "grade": "poor"}}))
     lm = counting(a=3, b=3)
 
-    found = await evaluate(words, lengths("a", "b"), {"lm": lm}, node_metrics={Length: judge})
+    evaluation = await evaluate(words, lengths("a", "b"), {"lm": lm}, node_metrics={Length: judge})
 
-    used = found.contenders[0].judging
-    assert f"judged with {used.calls} LM calls · 1,234 tokens · $0.50" in found.to_markdown()
-    data = found.to_json()["contenders"][0]
+    used = evaluation.contenders[0].judging
+    assert f"judged with {used.calls} LM calls · 1,234 tokens · $0.50" in evaluation.to_markdown()
+    data = evaluation.to_json()["contenders"][0]
     assert (data["judging"]["calls"], data["judging"]["cost"]) == (used.calls, 0.5)
     assert data["total"]["calls"] == 2
 
@@ -211,10 +211,10 @@ async def test_a_metric_that_never_answers_leaves_its_case_without_a_score() -> 
         await asyncio.Event().wait()
         return 1.0
 
-    found = await evaluate(words, lengths("a"), {"lm": counting()}, metric=asleep, timeout=0.1)
+    evaluation = await evaluate(words, lengths("a"), {"lm": counting()}, metric=asleep, timeout=0.1)
 
-    assert found.contenders[0].cases[0].error == "the metric took longer than 0.1 s"
-    assert total(found).score is None
+    assert evaluation.contenders[0].cases[0].error == "the metric took longer than 0.1 s"
+    assert total(evaluation).score is None
 
 
 # Stopping
@@ -223,7 +223,7 @@ async def test_a_metric_that_never_answers_leaves_its_case_without_a_score() -> 
 async def test_a_spent_budget_leaves_the_remaining_cases_unscored() -> None:
     lm, other = counting(), counting(a=9)
 
-    found = await evaluate(
+    evaluation = await evaluate(
         words,
         lengths("a", "b", "c", "d"),
         {"one": lm, "two": other},
@@ -231,19 +231,19 @@ async def test_a_spent_budget_leaves_the_remaining_cases_unscored() -> None:
         concurrency=1,
     )
 
-    assert outcomes(found) == ["ended", "ended", "ended", "not run"]
-    assert scores(found, 1) == [0.0, 1.0, None, None]
-    assert [total(found).cases, total(found, 1).cases] == [3, 2]
-    assert total(found).score is not None
-    assert total(found).score.n == 3
-    assert (total(found).calls, total(found, 1).calls) == (3, 2)
+    assert outcomes(evaluation) == ["ended", "ended", "ended", "not run"]
+    assert scores(evaluation, 1) == [0.0, 1.0, None, None]
+    assert [total(evaluation).cases, total(evaluation, 1).cases] == [3, 2]
+    assert total(evaluation).score is not None
+    assert total(evaluation).score.n == 3
+    assert (total(evaluation).calls, total(evaluation, 1).calls) == (3, 2)
     # One that was begun has spent something perhaps; the others have no run at all.
-    assert [bool(r.run_id) for r in found.contenders[0].cases] == [True, True, True, False]
-    assert [bool(r.run_id) for r in found.contenders[1].cases] == [True, True, True, False]
-    assert found.stopped == "budget: 5 of 5 calls spent"
-    assert found.differences[0].interval is not None
-    assert found.differences[0].interval.n == 2
-    page = found.to_markdown()
+    assert [bool(r.run_id) for r in evaluation.contenders[0].cases] == [True, True, True, False]
+    assert [bool(r.run_id) for r in evaluation.contenders[1].cases] == [True, True, True, False]
+    assert evaluation.stopped == "budget: 5 of 5 calls spent"
+    assert evaluation.differences[0].interval is not None
+    assert evaluation.differences[0].interval.n == 2
+    page = evaluation.to_markdown()
     assert "Not all cases were run: budget: 5 of 5 calls spent." in page
     assert "two: 2 cases not run, and not scored." in page
 
@@ -251,13 +251,13 @@ async def test_a_spent_budget_leaves_the_remaining_cases_unscored() -> None:
 async def test_a_case_cut_short_by_the_budget_keeps_its_usage() -> None:
     cases = [Case({"text": "a"}), Case({"text": "b"})]
 
-    found = await evaluate(
+    evaluation = await evaluate(
         tickets, cases, {"lm": always_bug()}, budget=Budget(calls=3), concurrency=1
     )
 
-    assert outcomes(found) == ["ended", "not run"]
-    assert found.contenders[0].cases[1].run_id
-    assert total(found).calls == 3
+    assert outcomes(evaluation) == ["ended", "not run"]
+    assert evaluation.contenders[0].cases[1].run_id
+    assert total(evaluation).calls == 3
 
 
 async def test_a_spent_budget_is_recognized_as_the_cause_of_another_exception() -> None:
@@ -275,7 +275,7 @@ async def test_a_spent_budget_is_recognized_as_the_cause_of_another_exception() 
         return 1.0
 
     none, budget = Budget(calls=0), Budget(calls=9)
-    found = await evaluate(Graph(start=Wrapping), [Case({})], {"lm": counting()}, budget=none)
+    evaluation = await evaluate(Graph(start=Wrapping), [Case({})], {"lm": counting()}, budget=none)
     scored = await evaluate(
         words,
         lengths("a", "b", "c"),
@@ -285,8 +285,8 @@ async def test_a_spent_budget_is_recognized_as_the_cause_of_another_exception() 
         concurrency=1,
     )
 
-    assert outcomes(found) == ["not run"]
-    assert total(found).score is None
+    assert outcomes(evaluation) == ["not run"]
+    assert total(evaluation).score is None
     assert outcomes(scored) == ["ended", "not run", "not run"]
 
 
@@ -295,10 +295,10 @@ async def test_the_spent_budget_of_one_lm_fails_only_its_own_cases() -> None:
 
     limited = Budgeted(counting(), Budget(calls=1))
 
-    found = await evaluate(words, lengths("a", "b"), {"lm": limited}, concurrency=1)
+    evaluation = await evaluate(words, lengths("a", "b"), {"lm": limited}, concurrency=1)
 
-    assert outcomes(found) == ["ended", "failed"]
-    assert found.stopped == ""
+    assert outcomes(evaluation) == ["ended", "failed"]
+    assert evaluation.stopped == ""
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
@@ -354,9 +354,9 @@ async def test_the_concurrency_limit_bounds_and_is_reached_by_running_cases() ->
 
     cases = [Case({"number": n}) for n in range(6)]
 
-    found = await evaluate(Graph(start=Meeting), cases, {"a": None, "b": None}, concurrency=3)
+    evaluation = await evaluate(Graph(start=Meeting), cases, {"a": None, "b": None}, concurrency=3)
 
-    assert outcomes(found, 1) == ["ended"] * 6
+    assert outcomes(evaluation, 1) == ["ended"] * 6
     assert max(most) == 3
 
 
@@ -381,14 +381,14 @@ async def test_a_dependency_value_of_the_caller_reaches_every_case_run() -> None
 
     given: dict[Any, Any] = {weather: "blue"}
 
-    found = await evaluate(
+    evaluation = await evaluate(
         Graph(start=Day),
         [Case({}, expected={"sky": "blue"}), Case({})],
         {"no lm": None},
         dep_cache=given,
     )
 
-    assert scores(found) == [1.0, 1.0]
+    assert scores(evaluation) == [1.0, 1.0]
     assert made == ["client", "client"]
     assert list(given) == [weather]
 
@@ -405,9 +405,9 @@ async def test_a_scripted_lm_starts_again_for_every_case(
         made.append(WithPrompts(name, {}))
         return made[-1]
 
-    found = await evaluate(words, lengths("a", "b", "c"), {"file": name, "taught": taught})
+    evaluation = await evaluate(words, lengths("a", "b", "c"), {"file": name, "taught": taught})
 
-    assert scores(found) == scores(found, 1) == [1.0, 1.0, 1.0]
+    assert scores(evaluation) == scores(evaluation, 1) == [1.0, 1.0, 1.0]
     assert len(made) == 3
 
 
@@ -426,10 +426,10 @@ async def test_progress_is_called_for_every_case_until_it_raises(
 
     lms = {"x": counting(), "y": counting()}
     with caplog.at_level(logging.WARNING, "bae.evals"):
-        found = await evaluate(words, lengths("a", "b"), lms, progress=progress, concurrency=1)
+        evaluation = await evaluate(words, lengths("a", "b"), lms, progress=progress, concurrency=1)
 
     assert told == [(1, 4, "x", "a", 1), (2, 4, "y", "a", 1), (3, 4, "x", "b", 1)]
-    assert total(found, 1).cases == 2
+    assert total(evaluation, 1).cases == 2
     assert "is not called again" in caplog.text
 
 
@@ -447,10 +447,10 @@ async def test_an_unstorable_value_fails_only_its_own_case(tmp_path: Path) -> No
 
     cases = [Case({"kind": kind}, kind) for kind in ("a", "odd", "b")]
     async with SQLiteJournal(tmp_path / "runs.db") as journal:
-        found = await evaluate(Graph(start=Odd), cases, {"no lm": None}, journal=journal)
+        evaluation = await evaluate(Graph(start=Odd), cases, {"no lm": None}, journal=journal)
 
-    assert outcomes(found) == ["ended", "failed", "ended"]
-    assert "[bae-journal-field] Found.value" in results(found)["odd"].error
+    assert outcomes(evaluation) == ["ended", "failed", "ended"]
+    assert "[bae-journal-field] Found.value" in results(evaluation)["odd"].error
 
 
 # Metrics that fail
@@ -462,19 +462,19 @@ async def test_a_metric_that_raises_after_the_first_case_leaves_its_case_unscore
             raise KeyError("b")
         return 1 / result.result.count
 
-    found = await evaluate(
+    evaluation = await evaluate(
         words, lengths("a", "b", "c"), {"x": counting(a=0), "y": counting()}, metric=fussy
     )
 
-    assert (scores(found), scores(found, 1)) == ([None, None, 1.0], [1.0, None, 1.0])
-    unscored = results(found)["b"]
+    assert (scores(evaluation), scores(evaluation, 1)) == ([None, None, 1.0], [1.0, None, 1.0])
+    unscored = results(evaluation)["b"]
     assert unscored.outcome == "unscored"
     assert "fussy raised KeyError; caused by KeyError: 'b'" in unscored.metric_error
     assert unscored.metric_error in unscored.error
-    assert (found.metric_errors, found.complete) == (3, False)
-    data = found.to_json()
+    assert (evaluation.metric_errors, evaluation.complete) == (3, False)
+    data = evaluation.to_json()
     assert (data["metric_errors"], data["complete"]) == (3, False)
-    assert "| y | 3 | 2 | 1.00" in found.to_markdown()
+    assert "| y | 3 | 2 | 1.00" in evaluation.to_markdown()
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -491,7 +491,7 @@ async def test_a_node_metric_that_raises_leaves_its_case_without_a_score(
         Case({"text": "b"}, "b", nodes={"Bug": {"severity": "low"}}),
     ]
 
-    found = await evaluate(
+    evaluation = await evaluate(
         tickets,
         cases,
         {"lm": always_bug()},
@@ -499,13 +499,13 @@ async def test_a_node_metric_that_raises_leaves_its_case_without_a_score(
         node_metrics={Bug: broken},
     )
 
-    assert [(r.outcome, r.score) for r in found.contenders[0].cases] == [
+    assert [(r.outcome, r.score) for r in evaluation.contenders[0].cases] == [
         ("ended", 1.0),
         ("ended", 1.0) if own else ("unscored", None),
     ]
-    assert ["Bug" in r.nodes for r in found.contenders[0].cases] == [True, False]
-    assert "ZeroDivisionError" in found.contenders[0].cases[1].metric_error
-    assert found.metric_errors == 1
+    assert ["Bug" in r.nodes for r in evaluation.contenders[0].cases] == [True, False]
+    assert "ZeroDivisionError" in evaluation.contenders[0].cases[1].metric_error
+    assert evaluation.metric_errors == 1
 
 
 @pytest.mark.parametrize(

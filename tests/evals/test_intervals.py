@@ -85,10 +85,12 @@ def test_an_interval_contains_the_mean_and_is_never_empty(
     before, after = [x for x, _ in both], [y for _, y in both]
     measured = require_interval(interval(before, level=level))
     apart = require_interval(paired_difference(before, after, level=level))
-    for each, least in ((measured, 0), (apart, -1)):
-        assert least <= each.low <= each.mean <= each.high <= 1
-        assert each.low < each.high
-        assert each.n == len(both)
+    for measured_interval, least in ((measured, 0), (apart, -1)):
+        assert (
+            least <= measured_interval.low <= measured_interval.mean <= measured_interval.high <= 1
+        )
+        assert measured_interval.low < measured_interval.high
+        assert measured_interval.n == len(both)
     assert interval([]) is paired_difference([], []) is None
 
 
@@ -161,7 +163,7 @@ Draw = Callable[[random.Random], float]
 
 def mix_draws(*parts: tuple[float, Draw]) -> Draw:
     def draw(rng: random.Random) -> float:
-        (chosen,) = rng.choices([each for _, each in parts], [share for share, _ in parts])
+        (chosen,) = rng.choices([part for _, part in parts], [share for share, _ in parts])
         return chosen(rng)
 
     return draw
@@ -193,8 +195,12 @@ def measure_coverage(draw: Draw, truth: float, n: int, rounds: int) -> tuple[flo
     """The share of intervals of `n` scores that hold the truth, and how wide they are."""
     rng = random.Random(n)
     measured = [require_interval(interval([draw(rng) for _ in range(n)])) for _ in range(rounds)]
-    inside = sum(each.low <= truth <= each.high for each in measured)
-    return inside / rounds, sum(each.high - each.low for each in measured) / rounds
+    inside = sum(
+        measured_interval.low <= truth <= measured_interval.high for measured_interval in measured
+    )
+    return inside / rounds, sum(
+        measured_interval.high - measured_interval.low for measured_interval in measured
+    ) / rounds
 
 
 @pytest.mark.once

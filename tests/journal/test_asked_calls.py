@@ -384,7 +384,7 @@ async def test_every_call_follows_its_answer_wherever_the_run_is_cut(
     while parked.waiting:
         for _ in range(random.randint(1, 2)):
             waiting = {gate.names[-1] for gate in parked.waiting} - answered.keys()
-            call = next((each for each in left if each in waiting), None)
+            call = next((call_id for call_id in left if call_id in waiting), None)
             if call is None:
                 break
             said = {"edit": {"arguments": {"order": f"B{call[1:]}"}}}.get(kinds[call], kinds[call])

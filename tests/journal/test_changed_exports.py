@@ -74,10 +74,10 @@ GIVEN = {"Login.token": TOKEN}
 
 
 def places_in(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
         yield (*at, key)
-        if isinstance(each, dict | list):
-            yield from places_in(each, (*at, key))
+        if isinstance(item, dict | list):
+            yield from places_in(item, (*at, key))
 
 
 def value_changes(rows: list[Any]) -> Iterator[tuple[str, Callable[[list[Any]], Any]]]:
@@ -159,12 +159,12 @@ class Attack:
             self.wrong.append(f"{name}: {type(error).__name__}: {error}")
             return
         self.loaded += 1
-        for each in loaded:
+        for loaded_id in loaded:
             try:
-                await self.use(journal, each)
+                await self.use(journal, loaded_id)
             except Exception as error:
                 self.wrong.append(f"{name}: loaded, then {type(error).__name__}: {error!s:.300}")
-        await journal.delete([each for each in loaded if each != run_id])
+        await journal.delete([loaded_id for loaded_id in loaded if loaded_id != run_id])
 
     async def use(self, journal: SQLiteJournal, run_id: str) -> None:
         stored = await journal.read(run_id)

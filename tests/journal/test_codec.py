@@ -252,9 +252,9 @@ def test_a_refusal_shows_where_and_how_a_value_differs(
 def test_a_number_of_a_narrower_type_is_read_back_as_the_declared_type(
     declared: Any, value: Any, back: Any
 ) -> None:
-    found = there_and_back(declared, value)
-    assert found == back
-    assert type(found) is type(back)
+    read_back = there_and_back(declared, value)
+    assert read_back == back
+    assert type(read_back) is type(back)
 
 
 @pytest.mark.parametrize(

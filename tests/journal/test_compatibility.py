@@ -134,10 +134,10 @@ async def test_a_run_resumes_under_classes_that_still_read_its_stored_values(
     if "AskBack(Node)" in old:
         changes.append(("Outfit | AskBack", "Outfit | Asked"))
 
-    told = await goes_on(edit_graph(*changes), journal)
+    reported = await goes_on(edit_graph(*changes), journal)
 
-    assert told
-    assert any(each.startswith(place) for each in told), told
+    assert reported
+    assert any(change.startswith(place) for change in reported), reported
 
 
 async def test_a_resumed_run_repeats_no_work(journal: Journal):
@@ -178,10 +178,10 @@ async def test_a_run_is_refused_under_classes_that_cannot_read_its_stored_values
 ):
     await park_run(journal)
 
-    found = await refused_changes(edit_graph((old, new)), journal)
+    changes = await refused_changes(edit_graph((old, new)), journal)
 
-    assert list(found) == [place]
-    assert found[place].fix
+    assert list(changes) == [place]
+    assert changes[place].fix
 
 
 async def test_all_breaking_changes_are_reported_together(journal: Journal):
@@ -208,7 +208,7 @@ async def test_a_validator_that_reads_the_old_form_lets_a_run_resume(journal: Jo
         ),
     )
 
-    assert any(each.startswith("Day.tags") for each in await goes_on(new, journal))
+    assert any(change.startswith("Day.tags") for change in await goes_on(new, journal))
 
 
 @pytest.mark.parametrize("said", ["raise ValueError('not today')", "return self"])
@@ -238,10 +238,10 @@ async def test_removing_the_route_of_a_made_choice_breaks_the_run(journal: Journ
         ("Outfit | AskBack", "AskBack | Day"), ("-> Start: ...", "-> Start | Outfit: ...")
     )
 
-    found = await refused_changes(new, journal)
+    changes = await refused_changes(new, journal)
 
-    assert list(found) == ["Day -> Outfit"]
-    assert found["Day -> Outfit"].kind == "gone"
+    assert list(changes) == ["Day -> Outfit"]
+    assert changes["Day -> Outfit"].kind == "gone"
 
 
 async def test_changes_to_classes_that_a_run_has_not_reached_do_not_break_it(journal: Journal):

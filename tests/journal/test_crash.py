@@ -130,7 +130,7 @@ async def test_a_run_that_is_killed_every_few_milliseconds_still_finishes(
     async def killed(number: int) -> None:
         story = Story(forks, tmp_path / f"row-{number}")
         # The later ones live longer, so that there is an end.
-        kills = [instants.random() * 0.01 * each for each in range(1, 25)]
+        kills = [instants.random() * 0.01 * n for n in range(1, 25)]
         assert await story.to_the_end(reference.effects, kills) == reference.outcome
 
     await run_stories(killed, ((number,) for number in range(20)))

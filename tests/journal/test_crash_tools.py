@@ -106,7 +106,7 @@ def count_finished_calls(lines: Sequence[Line]) -> Counter[str]:
 def list_finished_rounds(lines: Sequence[Line]) -> list[str]:
     """The effects of rounds of the run itself that were answered."""
     data = [json.loads(line.data) for line in lines if line.kind == "RoundMade" and not line.path]
-    return [f"answer Done  {each['number'] - 1}" for each in data]
+    return [f"answer Done  {entry['number'] - 1}" for entry in data]
 
 
 def check_outcome(outcome: Outcome) -> None:

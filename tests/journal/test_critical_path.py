@@ -124,4 +124,4 @@ async def test_parts_of_the_critical_path_follow_each_other():
     path = await path_of(asking, Ask(question="?"), ScriptedLM([{"text": "!"}]))
     spans = [span for part in path.parts for span in part.spans]
     assert all(a.end <= b.start + 0.003 for a, b in pairwise(spans))
-    assert all(each >= 0 for each in path.slack.values())
+    assert all(seconds >= 0 for seconds in path.slack.values())

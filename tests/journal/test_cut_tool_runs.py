@@ -91,12 +91,12 @@ def every_work(history: History) -> list[Work]:
 async def test_every_prefix_of_a_run_with_tools_has_a_report():
     run = await record_resumed_run()
     for end in range(1, len(run.lines) + 1):
-        told = report_run(replace(run, lines=run.lines[:end]))
-        for node in (node for graph in told.graphs for node in graph.nodes):
+        report = report_run(replace(run, lines=run.lines[:end]))
+        for node in (node for graph in report.graphs for node in graph.nodes):
             for made in node.rounds:
                 assert all(str(call) for call in made.calls)
-        assert all(work.spans for work in told.timeline.every())
-    rounds = [made for node in told.graphs[0].nodes for made in node.rounds]
+        assert all(work.spans for work in report.timeline.every())
+    rounds = [made for node in report.graphs[0].nodes for made in node.rounds]
     assert [(made.by, len(made.calls)) for made in rounds] == [
         *(("Begin.__call__", 1), ("Begin.__call__", 1), ("Begin.__call__", 0)),
         *(("Middle.aside", 1), ("Middle.aside", 1), ("Middle.aside", 0)),

@@ -131,7 +131,7 @@ async def test_recover_does_not_read_runs_that_only_wait():
     await refunds.answer("r3", "approved", True, journal=journal, go_on=False)
     reads.clear()
     done = await refunds.recover(journal=journal, concurrency=2)
-    assert [each.run_id for each in done] == ["r3"]
+    assert [run.run_id for run in done] == ["r3"]
     assert set(reads) == {"r3"}
     with pytest.raises(ValueError, match="concurrency=0"):
         await refunds.recover(journal=journal, concurrency=0)

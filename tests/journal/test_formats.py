@@ -248,16 +248,16 @@ async def test_concurrent_processes_upgrade_a_journal_once(tmp_path):
     path = copy_journal(FORMAT, tmp_path)
     text = NEXT + "\nprint('ready', flush=True)\nsys.stdin.readline()\nasyncio.run(write())"
     started = [program(text, path, f"new-{n}") for n in range(4)]
-    for each in started:
-        assert each.stdout is not None
-        assert each.stdout.readline() == "ready\n"
-    for each in started:
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-    for each in started:
-        out, complaints = each.communicate(timeout=60)
-        assert (each.returncode, out, complaints) == (0, "", "")
+    for process in started:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in started:
+        out, complaints = process.communicate(timeout=60)
+        assert (process.returncode, out, complaints) == (0, "", "")
     assert version_in(path) == FORMAT + 1
     assert execute(path, "select count(*) from more") == [(RUNS,)]
     assert execute(path, "select count(*) from runs") == [(RUNS + 4,)]

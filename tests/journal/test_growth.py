@@ -248,7 +248,7 @@ async def test_reading_a_run_takes_work_in_proportion_to_its_length(make: Maker)
             with Lines() as lines:
                 await read(graph, journal)
             counts[name].append(lines)
-    for name, each in counts.items():
+    for name, line_counts in counts.items():
         # What each level of a nest used is summed up; and a replay, like a run, asks who is around.
         if make is not nested_graphs or name not in ("report", "replay"):
-            assert_linear(each, name)
+            assert_linear(line_counts, name)

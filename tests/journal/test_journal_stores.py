@@ -213,7 +213,7 @@ async def test_queued_runs_are_executed_in_order(journal):
     assert await ids(journal, status="queued") == ["c", "b", "a"]
     assert (await GRAPH.resume("b", journal=journal)).result == Length(count=2)
     done = await GRAPH.recover(journal=journal)
-    assert [(each.run_id, each.result.result.count) for each in done] == [("a", 1), ("c", 3)]
+    assert [(run.run_id, run.result.result.count) for run in done] == [("a", 1), ("c", 3)]
     assert await ids(journal, status="queued") == []
     assert {info.status for info in await journal.runs()} == {"ended"}
 

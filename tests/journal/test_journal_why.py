@@ -133,9 +133,9 @@ async def test_every_field_of_a_real_run_has_a_provenance(
     assert done.result.fine
 
     async def told(place: str) -> tuple[str, str, Any]:
-        found = await journal.why("r", place)
-        assert found.kept == "value" or found.source == "default"
-        return found.source, found.by, found.value
+        provenance = await journal.why("r", place)
+        assert provenance.kept == "value" or provenance.source == "default"
+        return provenance.source, provenance.by, provenance.value
 
     assert await told("Morning.message") == ("caller", "", "up")
     assert await told("Morning.tone") == ("default", "", "dry")
@@ -175,10 +175,10 @@ async def test_every_field_of_every_node_of_a_real_run_is_explained_as_json(jour
         for step, node in enumerate(trace):
             for name in type(node).model_fields:
                 place = f"{path}/" * bool(path) + f"{step}:{type(node).__name__}.{name}"
-                found = await journal.why("r", place)
-                assert found.place == place
-                assert str(found).startswith(place)
-                assert json.loads(json.dumps(dataclasses.asdict(found)))["place"] == place
+                provenance = await journal.why("r", place)
+                assert provenance.place == place
+                assert str(provenance).startswith(place)
+                assert json.loads(json.dumps(dataclasses.asdict(provenance)))["place"] == place
 
 
 async def test_why_separates_the_work_of_a_fork_from_its_parent(journal: Journal):
@@ -202,11 +202,11 @@ async def test_why_explains_a_missing_value_of_a_failed_run(journal: Journal):
     with pytest.raises(DepError):
         await Graph(start=Lost).arun(Lost(), journal=journal, run_id="r")
 
-    found = await journal.why("r", "Lost.place")
+    provenance = await journal.why("r", "Lost.place")
 
-    assert (found.source, found.by, found.kept) == ("dep", "nowhere", "missing")
-    assert found.error == "LookupError: nowhere to be found"
-    assert "failed: LookupError" in str(found)
+    assert (provenance.source, provenance.by, provenance.kept) == ("dep", "nowhere", "missing")
+    assert provenance.error == "LookupError: nowhere to be found"
+    assert "failed: LookupError" in str(provenance)
 
 
 # What is known of the LM calls behind a value.
@@ -254,11 +254,11 @@ async def record_look_ups(journal: Journal) -> None:
 
 async def test_why_shows_model_prompts_attempts_and_cost_of_a_filled_field(journal: Journal):
     await record_look_ups(journal)
-    found = await journal.why("r", "Look.mood")
-    assert (found.source, found.by, found.value) == ("lm", "m-1", "low")
-    assert [attempt.verdict for attempt in found.attempts] == ["invalid", "valid"]
-    assert found.prompts == tuple(attempt.prompt for attempt in found.attempts)
-    assert (found.models, found.cost, found.usage.tokens) == (("m-1",), 0.004, 84)
+    provenance = await journal.why("r", "Look.mood")
+    assert (provenance.source, provenance.by, provenance.value) == ("lm", "m-1", "low")
+    assert [attempt.verdict for attempt in provenance.attempts] == ["invalid", "valid"]
+    assert provenance.prompts == tuple(attempt.prompt for attempt in provenance.attempts)
+    assert (provenance.models, provenance.cost, provenance.usage.tokens) == (("m-1",), 0.004, 84)
     # A choice and a fill in one call share their answer.
     top = await journal.why("r", "End.top")
     assert (top.source, top.models, len(top.prompts)) == ("lm", ("m-1",), 1)
@@ -349,9 +349,9 @@ async def test_why_explains_given_and_live_values(journal: Journal):
 async def test_why_reports_an_answer_that_the_run_has_not_read(journal: Journal):
     await graph.arun(Morning(message="up"), lm(), journal=journal, run_id="r")
     await graph.answer("r", "Evening.fine", False, journal=journal, go_on=False)
-    found = await journal.why("r", "Evening.fine")
-    assert (found.source, found.value) == ("gate", False)
-    assert found.note == "the run has not been resumed since"
+    provenance = await journal.why("r", "Evening.fine")
+    assert (provenance.source, provenance.value) == ("gate", False)
+    assert provenance.note == "the run has not been resumed since"
 
 
 class Turn(Node):
@@ -463,9 +463,9 @@ async def test_why_stops_following_a_chain_without_end(journal: Journal):
     info = dataclasses.replace(run.info, run_id="long", shape=hash_of(shape))
     await journal.put(StoredRun(info, json.dumps(shape), tuple(lines), {}))
 
-    found = await journal.why("long", "Above.value")
-    assert str(found)
+    provenance = await journal.why("long", "Above.value")
+    assert str(provenance)
     depth = 0
-    while found.inputs:
-        found, depth = found.inputs["x"], depth + 1
+    while provenance.inputs:
+        provenance, depth = provenance.inputs["x"], depth + 1
     assert 100 <= depth < length

@@ -81,8 +81,8 @@ async def test_why_reads_a_long_run_off_the_event_loop(upto: int, waits: bool) -
     journal = await record_failed_run(upto)
     turned = asyncio.Event()
     asyncio.get_running_loop().call_soon(turned.set)
-    found = await journal.why("one", "Link.n", step=3)
-    assert found.value == 3
+    provenance = await journal.why("one", "Link.n", step=3)
+    assert provenance.value == 3
     assert turned.is_set() is waits
 
 

@@ -58,8 +58,8 @@ class Look(EndNode):
 
 
 def there_and_back(node: Node) -> Any:
-    kept = node_codec(type(node))
-    return kept.load(json.loads(kept.dump(node)))
+    codec = node_codec(type(node))
+    return codec.load(json.loads(codec.dump(node)))
 
 
 def test_a_partial_node_reads_back_as_a_partial_node() -> None:
@@ -109,8 +109,8 @@ def test_a_value_assigned_to_a_field_later_is_read_back_or_refused() -> None:
         changed = node.model_copy(update={name: value})
         with pytest.raises(JournalError, match=f"Scalars.{name}"):
             node_codec(Scalars).dump(changed)
-    kept = json.loads(node_codec(Scalars).dump(node.model_copy(update={"more": 1})))
-    assert kept["fields"] == {"name": "a", "count": 1, "share": 0.5, "done": True}
+    data = json.loads(node_codec(Scalars).dump(node.model_copy(update={"more": 1})))
+    assert data["fields"] == {"name": "a", "count": 1, "share": 0.5, "done": True}
 
 
 class Odd(EndNode):
@@ -141,10 +141,10 @@ class Odd(EndNode):
 def test_stored_fields_are_read_without_running_validators_again() -> None:
     node = Odd(weight="5kg", day=dt.date(2024, 3, 1), options=["a"], pick="a")
     codec = node_codec(Odd)
-    said = json.loads(codec.dump(node))
-    assert said["fields"] == {"weight": 5, "day": "2024-03-01", "options": ["a"], "pick": "a"}
-    assert said["bare"] == ["weight", "day"]
-    assert same(codec.load(said), node)
+    data = json.loads(codec.dump(node))
+    assert data["fields"] == {"weight": 5, "day": "2024-03-01", "options": ["a"], "pick": "a"}
+    assert data["bare"] == ["weight", "day"]
+    assert same(codec.load(data), node)
     # What an LM has filled is read before the rest of the node is there.
     filled = codec.load(json.loads(codec.dump(node, plain=True)))
     assert filled.__dict__ == {"weight": 5, "day": dt.date(2024, 3, 1), "pick": "a"}

@@ -169,7 +169,7 @@ async def test_a_local_function_is_called_again_after_a_resume():
     class Start(Node):
         async def __call__(self, lm: LM) -> Told:
             made = [await lm.make(self, Outside), await lm.make(self, Outside)]
-            return Told(text=" ".join(each.found for each in made))
+            return Told(text=" ".join(node.found for node in made))
 
     class Told(EndNode):
         text: str

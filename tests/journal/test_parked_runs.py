@@ -258,7 +258,7 @@ async def test_a_recovering_process_leaves_running_runs_alone(journal: Journal):
             for _ in range(number):
                 await asyncio.sleep(0)
             recovering = group.create_task(both.recover(journal=journal))
-        assert all(each.error is None for each in recovering.result())
+        assert all(run.error is None for run in recovering.result())
         stored = await both.resume(run_id, journal=journal)
         assert stored.result == Both(number=1, ok=True)
         assert running.result().run_id == run_id

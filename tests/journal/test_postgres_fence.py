@@ -147,8 +147,8 @@ async def test_exactly_one_of_six_concurrent_claims_wins(journal: PostgresJourna
         await owner.create(new_run("r", lines(0, 1)))
         await outlive(journal)
         others = [PostgresJournal(journal.url, schema=journal.schema) for _ in range(6)]
-        found = await asyncio.gather(*(o.claim("r") for o in others), return_exceptions=True)
-        errors = [each for each in found if isinstance(each, JournalError)]
+        results = await asyncio.gather(*(o.claim("r") for o in others), return_exceptions=True)
+        errors = [result for result in results if isinstance(result, JournalError)]
         assert [error.code for error in errors] == ["bae-run-owned"] * 5
         for other in others:
             await other.close()

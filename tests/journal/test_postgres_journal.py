@@ -139,7 +139,7 @@ async def test_many_loops_and_threads_share_a_journal(postgres: PostgresServer):
     def work() -> None:
         async def both() -> None:
             done = await asyncio.gather(*(TICKS.arun(Tick(left=5), journal=journal) for _ in "ab"))
-            ended.extend(len(each.trace) for each in done)
+            ended.extend(len(run.trace) for run in done)
 
         asyncio.run(both())
 
@@ -190,17 +190,17 @@ async def test_a_body_that_blocks_its_loop_for_three_leases_keeps_its_run(
 async def test_a_garbage_collected_journal_stops_its_thread_and_releases_its_runs(
     postgres: PostgresServer,
 ):
-    kept = await open_journal(postgres)
-    forgotten = again(kept)
+    owner = await open_journal(postgres)
+    forgotten = again(owner)
     await forgotten.create(new_run("r", lines(0, 1)))
     name = f"bae {forgotten.name}"
-    threads = [each for each in threading.enumerate() if each.name == name]
+    threads = [thread for thread in threading.enumerate() if thread.name == name]
     del forgotten
     for thread in threads:
         await asyncio.to_thread(thread.join, 10)
         assert not thread.is_alive()
-    assert (await kept.claim("r")).run_id == "r"
-    await kept.close()
+    assert (await owner.claim("r")).run_id == "r"
+    await owner.close()
 
 
 def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: PostgresServer):
@@ -235,9 +235,9 @@ def test_a_program_that_never_closes_its_journal_loses_nothing(postgres: Postgre
 async def test_lines_in_flight_at_a_broken_connection_are_stored_once(
     postgres: PostgresServer,
 ):
-    kept = await open_journal(postgres)
+    owner = await open_journal(postgres)
     async with Wire(postgres) as wire:
-        journal = again(kept, wire.url)
+        journal = again(owner, wire.url)
         await journal.runs()
 
         async def losing(do, part=b""):
@@ -261,19 +261,19 @@ async def test_lines_in_flight_at_a_broken_connection_are_stored_once(
         assert wire.lost == 11
         assert await losing(journal.delete(["r2"]), b"COMMIT") == 1
         await journal.close()
-    assert await numbers(kept, "r") == [0, 1, 2, 3, 4, 5]
-    assert await numbers(kept, "f") == [0, 1, 2, 3]
-    assert await ids(kept) == ["f", "r"]
-    await kept.close()
+    assert await numbers(owner, "r") == [0, 1, 2, 3, 4, 5]
+    assert await numbers(owner, "f") == [0, 1, 2, 3]
+    assert await ids(owner) == ["f", "r"]
+    await owner.close()
 
 
 async def test_concurrent_claims_over_a_lossy_connection_succeed_once(
     postgres: PostgresServer,
 ):
-    kept = await open_journal(postgres)
-    await kept.create(new_run("r", lines(0, 1)), claim=False)
+    owner = await open_journal(postgres)
+    await owner.create(new_run("r", lines(0, 1)), claim=False)
     async with Wire(postgres) as wire:
-        journal = again(kept, wire.url)
+        journal = again(owner, wire.url)
         await journal.runs()
         wire.losing = b""
         claims = await asyncio.gather(*(journal.claim("r") for _ in "abc"), return_exceptions=True)
@@ -283,7 +283,7 @@ async def test_concurrent_claims_over_a_lossy_connection_succeed_once(
             "bae-run-owned"
         }
         await journal.close()
-    await kept.close()
+    await owner.close()
 
 
 async def test_constantly_broken_connections_neither_lose_nor_duplicate_lines(

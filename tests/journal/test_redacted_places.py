@@ -294,7 +294,7 @@ async def test_text_between_tool_calls_is_redacted_with_any_field(
         assert find_files_with(tmp_path, text) == []
         lines = (await journal.read("run")).lines
         ended = [json.loads(line.data) for line in lines if line.kind == "ToolEnded"]
-        assert [(each["id"], each["name"]) for each in ended] == [
+        assert [(call["id"], call["name"]) for call in ended] == [
             ("c2", "look_up"),
             ("c3", "look_up"),
         ]

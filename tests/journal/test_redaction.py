@@ -95,8 +95,8 @@ def everything(lines: Any) -> str:
 def forms(text: str) -> list[bytes]:
     """The text as it may stand in a file: as it is, or inside JSON, or inside JSON in JSON."""
     once = {text, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
-    twice = {json.dumps(each, ensure_ascii=False)[1:-1] for each in once}
-    return [each.encode() for each in once | twice]
+    twice = {json.dumps(form, ensure_ascii=False)[1:-1] for form in once}
+    return [form.encode() for form in once | twice]
 
 
 def in_files(folder: Path, text: str) -> list[str]:

@@ -57,12 +57,12 @@ async def test_only_concurrent_dependencies_overlap_in_the_timeline():
 
     journal = MemoryJournal()
     await Graph(start=Day).arun(Day.model_construct(), journal=journal, run_id="x")
-    found = works(timeline(await journal.read("x")))
-    place, weather = found["dep 0:Day.weather(place)"], found["dep 0:Day.weather"]
-    assert overlap(place, found["dep 0:Day.calendar"])
+    works_by_place = works(timeline(await journal.read("x")))
+    place, weather = works_by_place["dep 0:Day.weather(place)"], works_by_place["dep 0:Day.weather"]
+    assert overlap(place, works_by_place["dep 0:Day.calendar"])
     assert place.end <= weather.start
     assert (place.name, weather.name) == ("get_place", "get_weather")
-    assert {work.outcome for work in found.values()} == {"done"}
+    assert {work.outcome for work in works_by_place.values()} == {"done"}
 
 
 async def test_the_timeline_separates_lm_work_from_body_work():
@@ -82,8 +82,8 @@ async def test_the_timeline_separates_lm_work_from_body_work():
     lm = ScriptedLM(["Middle", {"text": "a"}])
     graph = Graph(start=First)
     await graph.arun(First(), lm, journal=journal, run_id="x")
-    found = timeline(await journal.read("x"))
-    assert [f"{work.kind} {work.place} {work.name}" for work in found.every()] == [
+    run_timeline = timeline(await journal.read("x"))
+    assert [f"{work.kind} {work.place} {work.name}" for work in run_timeline.every()] == [
         "node 0:First First",
         "node 1:Middle Middle",
         "choice 1:Middle Middle",
@@ -91,7 +91,7 @@ async def test_the_timeline_separates_lm_work_from_body_work():
         "body 1:Middle Middle",
         "node 2:Last Last",
     ]
-    assert sum(work.usage.calls for work in found.every()) == 2
+    assert sum(work.usage.calls for work in run_timeline.every()) == 2
 
 
 async def test_work_released_after_the_failure_of_other_work_is_cancelled():
@@ -113,11 +113,11 @@ async def test_work_released_after_the_failure_of_other_work_is_cancelled():
     journal = MemoryJournal()
     with pytest.raises(BaeError):
         await Graph(start=Day).arun(Day.model_construct(), journal=journal, run_id="x")
-    found = works(timeline(await journal.read("x")))
-    assert found["dep 0:Day.a"].outcome == "cancelled"
-    assert found["dep 0:Day.b"].outcome == "failed"
-    assert found["dep 0:Day.b"].error == "ValueError: no"
-    assert found["node 0:Day"].outcome == "failed"
+    works_by_place = works(timeline(await journal.read("x")))
+    assert works_by_place["dep 0:Day.a"].outcome == "cancelled"
+    assert works_by_place["dep 0:Day.b"].outcome == "failed"
+    assert works_by_place["dep 0:Day.b"].error == "ValueError: no"
+    assert works_by_place["node 0:Day"].outcome == "failed"
 
 
 class Piece(Node):
@@ -149,12 +149,12 @@ async def report_runs(count: int) -> Timeline:
 
 
 async def test_map_items_are_marks_or_subgraphs_in_the_timeline():
-    found = works(await report_runs(4))
-    assert len(found["map 0:Report.loud"].marks) == 4
-    short = found["map 0:Report.short"]
+    works_by_place = works(await report_runs(4))
+    assert len(works_by_place["map 0:Report.loud"].marks) == 4
+    short = works_by_place["map 0:Report.short"]
     assert [item.place for item in short.inside] == [f"0:Report.short[{i}]" for i in range(4)]
     assert [node.name for node in short.inside[0].inside] == ["Piece", "Short"]
-    assert "fill 0:Report.short[3]/1:Short" in found
+    assert "fill 0:Report.short[3]/1:Short" in works_by_place
 
 
 async def test_the_gate_of_a_run_that_waited_spans_both_processes():
@@ -167,11 +167,11 @@ async def test_the_gate_of_a_run_that_waited_spans_both_processes():
     assert works(waiting)["gate 0:Ask.sure"].outcome == "waiting"
     assert works(waiting)["node 0:Ask"].outcome == "waiting"
     await graph.answer("x", "sure", True, journal=journal)
-    found = timeline(await journal.read("x"))
-    assert len(found.lives) == 2
-    (span,) = works(found)["gate 0:Ask.sure"].spans
-    assert span.start <= found.lives[0].end <= found.lives[1].start <= span.end
-    assert works(found)["gate 0:Ask.sure"].outcome == "done"
+    run_timeline = timeline(await journal.read("x"))
+    assert len(run_timeline.lives) == 2
+    (span,) = works(run_timeline)["gate 0:Ask.sure"].spans
+    assert span.start <= run_timeline.lives[0].end <= run_timeline.lives[1].start <= span.end
+    assert works(run_timeline)["gate 0:Ask.sure"].outcome == "done"
 
 
 async def test_a_retried_body_has_two_spans_and_succeeds():
@@ -214,14 +214,14 @@ async def test_work_of_a_running_run_lasts_until_now():
     until = stored.info.lease_until
     now = stored.lines[-1].at + 5
     alive = dataclasses.replace(stored.info, lease_until=now + 60)
-    found = timeline(dataclasses.replace(stored, info=alive), now=now)
-    assert (found.status, found.end) == ("running", now)
-    assert works(found)["dep 0:Day.a"].outcome == "running"
-    assert works(found)["dep 0:Day.a"].end == now
+    run_timeline = timeline(dataclasses.replace(stored, info=alive), now=now)
+    assert (run_timeline.status, run_timeline.end) == ("running", now)
+    assert works(run_timeline)["dep 0:Day.a"].outcome == "running"
+    assert works(run_timeline)["dep 0:Day.a"].end == now
     gone = dataclasses.replace(stored.info, lease_until=until and now - 1)
-    found = timeline(dataclasses.replace(stored, info=gone), now=now)
-    assert (found.status, found.end) == ("interrupted", stored.lines[-1].at)
-    assert works(found)["dep 0:Day.a"].outcome == "interrupted"
+    run_timeline = timeline(dataclasses.replace(stored, info=gone), now=now)
+    assert (run_timeline.status, run_timeline.end) == ("interrupted", stored.lines[-1].at)
+    assert works(run_timeline)["dep 0:Day.a"].outcome == "interrupted"
 
 
 # --- what waits ----------------------------------------------------------------------------------
@@ -239,11 +239,11 @@ async def waiting_for(days: float) -> tuple[StoredRun, float]:
 
 async def test_an_open_question_and_its_run_last_until_now():
     stored, now = await waiting_for(3)
-    found = timeline(stored, now=now)
-    gate = works(found)["gate 0:Ask.sure"]
-    assert (gate.outcome, gate.end, found.end) == ("waiting", now, now)
+    run_timeline = timeline(stored, now=now)
+    gate = works(run_timeline)["gate 0:Ask.sure"]
+    assert (gate.outcome, gate.end, run_timeline.end) == ("waiting", now, now)
     assert gate.seconds == pytest.approx(3 * 86400, abs=1)
-    assert found.seconds < 1
+    assert run_timeline.seconds < 1
     assert report_run(stored, now=now).seconds == pytest.approx(3 * 86400, abs=1)
     assert stored.info.lasted(now) == pytest.approx(3 * 86400, abs=1)
 
@@ -291,16 +291,16 @@ async def record_interrupted_run(made: Made, stops: list[tuple[str, int]]) -> St
 
 def check(stored: StoredRun) -> Timeline:
     """What holds of the timeline of any run."""
-    found = timeline(stored, now=stored.lines[-1].at)
-    assert found.start <= found.end
-    for work in found.work:
-        _check(work, found.start, found.end)
-    lives = sorted((life.start, life.end) for life in found.lives)
-    for work in found.every():
+    run_timeline = timeline(stored, now=stored.lines[-1].at)
+    assert run_timeline.start <= run_timeline.end
+    for work in run_timeline.work:
+        _check(work, run_timeline.start, run_timeline.end)
+    lives = sorted((life.start, life.end) for life in run_timeline.lives)
+    for work in run_timeline.every():
         if not work.waits:
             for span in work.spans:
                 assert any(start <= span.start <= span.end <= end for start, end in lives), work
-    return found
+    return run_timeline
 
 
 def _check(work: TimelineEntry, start: float, end: float) -> None:
@@ -309,9 +309,9 @@ def _check(work: TimelineEntry, start: float, end: float) -> None:
     assert all(one.end <= other.start for one, other in pairwise(work.spans)), work
     assert all(start <= mark <= end for mark in work.marks), work
     assert work.place, work
-    assert [each.start for each in work.inside] == sorted(each.start for each in work.inside)
-    for each in work.inside:
-        _check(each, work.start, work.end)
+    assert [part.start for part in work.inside] == sorted(part.start for part in work.inside)
+    for inner in work.inside:
+        _check(inner, work.start, work.end)
 
 
 def sources(lines: tuple[Line, ...]) -> set[tuple[str, int, str]]:

@@ -152,8 +152,8 @@ async def test_recover_resumes_forked_and_answered_runs(journal: Journal):
     await refund.arun(Refund(amount=3), journal=journal, run_id="done", answer=_yes)
     forked = await refund.fork("done", at=0, journal=journal, amount=4)
     recovered = await refund.recover(journal=journal)
-    assert {each.run_id for each in recovered} == {forked, "answered"}
-    amounts = {each.run_id: each.result and each.result.trace[-1].amount for each in recovered}
+    assert {run.run_id for run in recovered} == {forked, "answered"}
+    amounts = {run.run_id: run.result and run.result.trace[-1].amount for run in recovered}
     assert amounts == {forked: 4, "answered": 2}
     assert await refund.recover(journal=journal) == []
 

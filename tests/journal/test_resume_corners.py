@@ -286,13 +286,13 @@ async def test_a_failed_write_at_any_line_ends_the_run_with_a_journal_error():
         once = +WORLD.done
         assert set(once.values()) == {1}  # nothing is tried again because of it
         await assert_nobody_has_it(journal, "failed")
-        kept = (await journal.read("one")).lines
+        lines_before = (await journal.read("one")).lines
         result = await graph.resume("one", lm(), journal=journal)
         assert result.trace == TRACE
-        assert (await journal.read("one")).lines[: len(kept)] == kept
+        assert (await journal.read("one")).lines[: len(lines_before)] == lines_before
         assert dict(+WORLD.done).keys() == EFFECTS
         assert max(WORLD.done.values()) <= 2
-        for line in kept:
+        for line in lines_before:
             if line.kind == "SourceEnded" and '"value"' in line.data:
                 by = json.loads(line.data)["by"]
                 assert WORLD.done[by.removeprefix("get_").lower()] == 1, by
@@ -501,9 +501,9 @@ async def test_concurrent_recovers_resume_each_run_once():
         if n % 2:
             await refund.answer(f"run {n}", "approved", True, journal=journal, go_on=False)
     both = await asyncio.gather(refund.recover(journal=journal), refund.recover(journal=journal))
-    ids = [each.run_id for found in both for each in found]
+    ids = [run.run_id for runs in both for run in runs]
     assert sorted(ids) == sorted(f"run {n}" for n in range(1, 30, 2))
-    assert all(each.error is None for found in both for each in found)
+    assert all(run.error is None for runs in both for run in runs)
     assert WORLD.done["paid"] == 15
     assert WORLD.done["place"] == 30
     waiting = await journal.runs(status="waiting", limit=100)

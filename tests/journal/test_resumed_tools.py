@@ -123,7 +123,7 @@ class Model(Backend):
             said = json.dumps({"answer": chosen} if wrapped else chosen)
             return Answer(said, Usage(calls=1, input_tokens=100, output_tokens=10))
         name = prompt.question.target.__name__  # type: ignore[union-attr]
-        number = sum(each.role == "assistant" for each in prompt.conversation)
+        number = sum(message.role == "assistant" for message in prompt.conversation)
         self.asked.append((name, number, str(prompt)))
         usage = Usage(calls=1, input_tokens=100, output_tokens=10)
         rounds = self.rounds.get(name, [])
@@ -559,7 +559,7 @@ def without_times(trace: Any) -> list[Any]:
 
     def clean(value: Any) -> Any:
         if isinstance(value, dict):
-            return {key: clean(each) for key, each in value.items() if key != "seconds"}
+            return {key: clean(item) for key, item in value.items() if key != "seconds"}
         return [*map(clean, value)] if isinstance(value, list) else value
 
     return clean(found)
@@ -660,9 +660,11 @@ async def test_zero_false_and_empty_results_are_stored_unchanged():
     cut_off = ScriptedLM([calls, RuntimeError("the provider is gone")])
     with pytest.raises(BaeLMError):
         await graph.arun(AskEmpty(), lm=cut_off, journal=journal, run_id="empty")
-    found = await graph.resume("empty", lm=ScriptedLM([{"text": "."}]), journal=journal)
-    results = [call.result for call in found.result.calls]
-    assert [(type(result), result) for result in results] == [(type(each), each) for each in EMPTY]
+    resumed = await graph.resume("empty", lm=ScriptedLM([{"text": "."}]), journal=journal)
+    results = [call.result for call in resumed.result.calls]
+    assert [(type(result), result) for result in results] == [
+        (type(expected), expected) for expected in EMPTY
+    ]
 
 
 class Refuses(Backend):

@@ -48,9 +48,9 @@ def changes_after(old: str, new: str) -> list[Change]:
 
 
 def only(old: str, new: str) -> Change:
-    found = changes_after(old, new)
-    assert len(found) == 1, [str(each) for each in found]
-    return found[0]
+    changes = changes_after(old, new)
+    assert len(changes) == 1, [str(change) for change in changes]
+    return changes[0]
 
 
 # The shape.
@@ -160,9 +160,9 @@ def test_new_and_removed_fields_are_reported(field: str, what: str):
 
 
 def test_a_renamed_class_is_reported_as_a_removed_and_a_new_class():
-    found = changes_after(CODE, CODE.replace("Outfit", "Clothes"))
+    changes = changes_after(CODE, CODE.replace("Outfit", "Clothes"))
 
-    assert {(c.place, c.kind) for c in found} == {
+    assert {(c.place, c.kind) for c in changes} == {
         ("Outfit", "gone"),
         ("Clothes", "new"),
         ("Day -> Outfit", "gone"),
@@ -217,9 +217,9 @@ def test_a_change_shows_the_old_and_the_new_value(old: str, new: str, said: str)
 
 
 def test_a_changed_indirect_dependency_is_reported_at_every_dependent_field():
-    found = changes_after(CODE, CODE.replace("get_city", "find_city"))
+    changes = changes_after(CODE, CODE.replace("get_city", "find_city"))
 
-    assert {(c.place, c.graph) for c in found} == {
+    assert {(c.place, c.graph) for c in changes} == {
         ("Day.weather(city)", ""),
         ("Outfit.place", ""),
         ("Summary.city", "Summary"),

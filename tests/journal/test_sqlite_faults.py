@@ -329,11 +329,13 @@ async def test_garbage_in_a_page_damages_only_the_runs_in_it(path):
         file.write(random.Random(2).randbytes(PAGE))
     async with SQLiteJournal(path) as journal:
         asked = [numbers(journal, f"r{number}") for number in range(6)]
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        errors = [one for one in found if isinstance(one, JournalError)]
+        results = await asyncio.gather(*asked, return_exceptions=True)
+        errors = [one for one in results if isinstance(one, JournalError)]
         assert 0 < len(errors) <= 2
         assert {error.code for error in errors} == {"bae-journal-damaged"}
-        assert [one for one in found if one not in errors] == [list(range(40))] * (6 - len(errors))
+        assert [one for one in results if one not in errors] == [list(range(40))] * (
+            6 - len(errors)
+        )
         await end_run(journal, "new")
 
 
@@ -459,9 +461,9 @@ async def test_acknowledged_lines_survive_a_kill(path):
             writing.stderr.read()
         async with SQLiteJournal(path) as journal:
             for name, count in acknowledged.items():
-                found = await numbers(journal, name)
-                assert len(found) >= count
-                assert found == list(range(len(found)))
+                stored_numbers = await numbers(journal, name)
+                assert len(stored_numbers) >= count
+                assert stored_numbers == list(range(len(stored_numbers)))
 
 
 async def test_acknowledged_lines_survive_a_power_cut_even_with_zeros_in_the_log(path):

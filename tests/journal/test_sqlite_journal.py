@@ -448,8 +448,8 @@ async def test_a_redaction_of_many_runs_rewrites_the_file_at_most_once(path):
 async def test_the_journal_file_is_readable_with_plain_sqlite(path):
     async with SQLiteJournal(path) as journal:
         await end_run(journal, count=2, at=0.0)
-    found = execute(path, "select * from readable order by run, n")
-    assert found[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
+    rows = execute(path, "select * from readable order by run, n")
+    assert rows[1] == ("run", 1, "StepStarted", "1970-01-01 00:00:01", "", 0, '{"x": 1}')
 
 
 @seen_to_die
@@ -517,4 +517,4 @@ async def test_a_closed_journal_is_one_file_that_can_be_moved(tmp_path):
         async with SQLiteJournal(path) as journal:
             await begin_run(journal, "one")
             await journal.read("one")  # with a connection of its own
-        assert [each.name for each in tmp_path.iterdir() if each.stem == str(number)] == [path.name]
+        assert [file.name for file in tmp_path.iterdir() if file.stem == str(number)] == [path.name]

@@ -181,8 +181,8 @@ async def test_a_process_suspended_before_a_resume_repeats_no_work(
                     effect("is over")
                 finally:
                     stopped.send_signal(signal.SIGCONT)
-                told = await asyncio.to_thread(stopped.communicate, timeout=BOUND)
-        assert told == ("bae-run-taken\n", ""), (where, number)
+                output = await asyncio.to_thread(stopped.communicate, timeout=BOUND)
+        assert output == ("bae-run-taken\n", ""), (where, number)
         begun = effects.read_text().splitlines()
         assert begun[-1] == "other is over", (where, number, begun)
         assert len({line.partition(" ")[2] for line in begun}) == 10, (where, number, begun)

@@ -107,7 +107,7 @@ async def test_a_run_stopped_anywhere_repeats_no_stored_look_up():
         done = count_look_ups()
         assert all(times == 1 for times in done.values()), (count, done)
         for name in ("find", "shorten"):
-            assert not (name in stored and any(each.startswith(name) for each in done)), count
+            assert not (name in stored and any(effect.startswith(name) for effect in done)), count
         again = await left.read("one")
         WORLD.__init__()
         assert (await GRAPH.replay("one", journal=left)).trace == trace, count
@@ -129,9 +129,9 @@ async def test_why_shows_the_arguments_of_a_call_and_their_sources():
     journal, _ = await record_run()
     stored = await journal.read("one")
 
-    found = why(stored, "Read.hits")
-    assert found.inputs["query"].value == "new"
-    assert found.inputs["query"].source == "lm"
+    provenance = why(stored, "Read.hits")
+    assert provenance.inputs["query"].value == "new"
+    assert provenance.inputs["query"].source == "lm"
     shared = why(stored, "Tell.first")
     assert shared.note == "called once for equal arguments, first for 0:Ask.hits"
     assert (shared.value, shared.inputs["query"].source) == (["old 0", "old 1"], "recall")
@@ -244,7 +244,7 @@ async def test_a_subgraph_with_bound_fields_resumes_where_it_stopped():
     WORLD.mend()
     result = await graph.resume("one", journal=journal)
     assert WORLD.done["look w"] == 1
-    assert [each.said for each in result.result.each] == ["xw", "yw"]
+    assert [node.said for node in result.result.each] == ["xw", "yw"]
     again = await graph.replay("one", journal=journal)
     assert again.trace == result.trace
     stored = await journal.read("one")

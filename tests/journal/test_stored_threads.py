@@ -173,8 +173,8 @@ async def test_a_streamed_turn_begins_after_the_interrupted_turn_is_resumed(
     async with stream as records:
         seen = [record async for record in records]
     assert records.result.run_id == "two"
-    assert [each.run_id for each in seen if isinstance(each, RunStarted)] == ["two"]
-    texts = [each.delta for each in seen if isinstance(each, FieldText)]
+    assert [record.run_id for record in seen if isinstance(record, RunStarted)] == ["two"]
+    texts = [record.delta for record in seen if isinstance(record, FieldText)]
     assert texts == ["re: two"]
     assert await standing(journal, "one") == "ended"
 
@@ -584,8 +584,8 @@ async def test_a_thread_is_exported_and_loaded_with_its_metadata(journal: Journa
         await other.load(path)
         result = await say(other, "three")
         assert users(result.trace[-1].history) == ["one", "two"]
-        found = await other.runs(metadata={"user_id": "u1"})
-        assert [info.metadata["tags"] for info in found] == [["a"], ["a"]]
+        runs = await other.runs(metadata={"user_id": "u1"})
+        assert [info.metadata["tags"] for info in runs] == [["a"], ["a"]]
 
 
 async def test_a_forked_thread_with_a_retried_turn_is_exported_and_loaded(
@@ -738,7 +738,7 @@ async def test_turns_given_by_the_caller_are_stored_completely(journal: Journal)
 async def test_a_prompt_omits_the_turns_inside_its_values(journal: Journal):
     lm = await tell(journal, "first", "second")
     of_plan, of_draft = lm.prompts
-    assert [each.role for each in of_plan.conversation] == ["user", "assistant", "user"]
+    assert [message.role for message in of_plan.conversation] == ["user", "assistant", "user"]
     assert '"history"' not in of_draft.text
 
 

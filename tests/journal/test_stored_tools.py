@@ -66,7 +66,7 @@ class CallingBackend(ToyBackend):
             self.prompts.append(prompt)
             made: Any = self.answers.pop(0)
             calls = tuple(
-                CallPart(f"x{n}", each.name, each.arguments) for n, each in enumerate(made)
+                CallPart(f"x{n}", call.name, call.arguments) for n, call in enumerate(made)
             )
             return Answer("I call.", USED, calls=calls, echo={"raw": repr(made)})
         said = await super().answer(prompt)
@@ -432,7 +432,7 @@ async def test_a_redacted_conversation_resumes_without_repeated_calls():
             given = {"Question.text": "a lamp?"}
             result = await graph.resume("one", lm, journal=left, given=given)
             assert result.result == Sent(body="done")
-            assert [each for each in DONE if each != "get_city"] == ["search lamp"]
+            assert [effect for effect in DONE if effect != "get_city"] == ["search lamp"]
             assert [call.name for call in result.trace[1].calls] == ["search", "refund", "search"]
 
 
@@ -666,10 +666,10 @@ async def test_why_distinguishes_rejected_and_valid_answers():
     lm = CallingBackend({"text": "short"}, {"text": "long enough"})
     async with MemoryJournal() as journal:
         await Graph(start=Wanted).arun(Wanted(), lm, journal=journal, run_id="one")
-        found = await journal.why("one", "Picky.text")
-    judged = [(attempt.verdict, attempt.errors) for attempt in found.attempts]
+        provenance = await journal.why("one", "Picky.text")
+    judged = [(attempt.verdict, attempt.errors) for attempt in provenance.attempts]
     assert judged == [("refused", ("write more",)), ("valid", ())]
-    assert "answer 1 was refused: write more" in str(found)
+    assert "answer 1 was refused: write more" in str(provenance)
 
 
 async def test_why_of_a_finished_tool_call_names_the_field_that_lists_it():
@@ -711,7 +711,7 @@ def by_round(rounds: list[Any]) -> CallingBackend:
     """A model that answers by the number of rounds that it sees."""
 
     def answer(prompt: Prompt) -> Any:
-        number = sum(each.role == "assistant" for each in prompt.conversation)
+        number = sum(message.role == "assistant" for message in prompt.conversation)
         if number == len(rounds):
             return {"text": "end"}
         if isinstance(rounds[number], str):
@@ -743,7 +743,7 @@ async def check_cuts(chance: Random) -> None:
             DONE.clear()
             lm = by_round(rounds)
             result = await graph.resume("one", lm, journal=left)
-            assert not [each for each in DONE if each.split()[-1] in begun]
+            assert not [effect for effect in DONE if effect.split()[-1] in begun]
             assert lm.calls == len(rounds) + 1 - known
             assert result.usage.input_tokens == 100 * (len(rounds) + 1)
             assert [call.name for call in result.trace[1].calls] == names
@@ -775,7 +775,7 @@ async def test_thinking_of_an_answer_without_calls_is_stored_only_on_request(thi
         left = await cut_journal(journal, count)
         lm = Thinker(right)
         await graph.resume("one", lm, journal=left)
-        assert [each.text for each in lm.prompts[0].conversation[3:4]] == ["a lamp"]
+        assert [message.text for message in lm.prompts[0].conversation[3:4]] == ["a lamp"]
 
 
 # Cancelling

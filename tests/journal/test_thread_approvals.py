@@ -129,7 +129,7 @@ async def test_an_approval_survives_a_restart_and_is_listed_and_revoked_by_anoth
         assert (grant.tool, grant.place) == ("refund", "Reply.calls(refund)")
         assert (grant.scope, grant.run_id, grant.revoked) == ("thread", "A", False)
         assert await other.approvals("B") == [grant]
-        assert [each.revoked for each in await thread.revoke("refund")] == [True]
+        assert [approval.revoked for approval in await thread.revoke("refund")] == [True]
         assert (await turn(journal, "C")).waiting
         for revoke in (thread.revoke, lambda tool: other.revoke("B", tool)):
             with pytest.raises(JournalError) as caught:

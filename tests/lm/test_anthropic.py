@@ -45,14 +45,14 @@ async def test_anthropic_answers_are_streamed_with_a_cached_prompt_prefix(
     provider: Provider, channel: str
 ) -> None:
     provider.script(SHIRT)
-    told: list[Any] = []
+    events: list[Any] = []
     async with claude(provider, channel=channel) as backend:
-        with metered(told.append):
+        with metered(events.append):
             await backend.fill(Outfit, {}, "Outfit")
-    pieces = [event for event in told if isinstance(event, str)]
+    pieces = [event for event in events if isinstance(event, str)]
     assert len(pieces) > 1
     assert json.loads("".join(pieces)) == SHIRT
-    assert isinstance(told[-1], Attempt)
+    assert isinstance(events[-1], Attempt)
     assert provider.requests[0].stream
     body = provider.requests[0].body
     assert ("tools" in body) == (channel == "tool")
@@ -146,8 +146,8 @@ async def test_an_error_event_in_a_stream_is_treated_like_an_error_status(
     async with streaming(START, failed) as backend:
         with pytest.raises(BaeLMError, match="no more today") as raised:
             await backend.answer(prompt())
-    found = raised.value
-    assert (found.status, found.code, found.retryable) == (status, code, retryable)
+    error = raised.value
+    assert (error.status, error.code, error.retryable) == (status, code, retryable)
 
 
 @pytest.mark.parametrize(
@@ -245,14 +245,14 @@ async def test_settings_contain_everything_that_changes_the_request(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"headers": {"Anthropic-Beta": "a-feature"}, "api_key": "k"}
-    found = AnthropicBackend(**given).settings
-    assert found["base_url"].startswith("https://api.anthropic.com")
+    settings = AnthropicBackend(**given).settings
+    assert settings["base_url"].startswith("https://api.anthropic.com")
     for other in (
         {"headers": {"anthropic-beta": "another-feature"}},
         {"headers": {}},
         {"base_url": "http://127.0.0.1:1/proxy"},
     ):
-        assert found != AnthropicBackend(**{**given, **other}).settings
+        assert settings != AnthropicBackend(**{**given, **other}).settings
     monkeypatch.setenv("ANTHROPIC_API_KEY", "from the environment")
     monkeypatch.setenv("ANTHROPIC_BASE_URL", provider.url)
     async with AnthropicBackend() as backend:
@@ -263,17 +263,19 @@ async def test_settings_contain_everything_that_changes_the_request(
 
 def test_keys_are_not_in_the_settings() -> None:
     headers = {"Authorization": "Bearer s3cret", "X-Api-Key": "s3cret", "Cookie": "s3cret"}
-    found = AnthropicBackend(api_key="s3cret", headers=headers).settings
-    assert "s3cret" not in json.dumps(found)
-    assert found["headers"] == {"authorization": None, "cookie": None, "x-api-key": None}
+    settings = AnthropicBackend(api_key="s3cret", headers=headers).settings
+    assert "s3cret" not in json.dumps(settings)
+    assert settings["headers"] == {"authorization": None, "cookie": None, "x-api-key": None}
     extra = {
         "mcp_servers": [{"url": "https://me:s3cret@tools.test", "authorization_token": "s3cret"}],
         "thinking": {"type": "enabled", "budget_tokens": 2000},
     }
-    found = AnthropicBackend(api_key="k", extra=extra, base_url="https://me:s3cret@x.test").settings
-    assert "s3cret" not in json.dumps(found)
-    assert found["extra"]["thinking"] == extra["thinking"]
-    assert found["base_url"].startswith("https://x.test")
+    settings = AnthropicBackend(
+        api_key="k", extra=extra, base_url="https://me:s3cret@x.test"
+    ).settings
+    assert "s3cret" not in json.dumps(settings)
+    assert settings["extra"]["thinking"] == extra["thinking"]
+    assert settings["base_url"].startswith("https://x.test")
 
 
 async def test_without_a_key_the_error_names_the_variable_to_set(

@@ -59,8 +59,8 @@ async def test_a_message_is_sent_back_verbatim_only_to_its_own_model(
     provider.script(Calls(Call("search", q=1), text="Hm.", thinking="think"), *[{"top": "a"}] * 2)
     async with anthropic(provider) as lm, anthropic(provider, model="claude-opus-5") as other:
         again = conversation(asked, await lm.answer(asked), "found", text="Hurry.")
-        for each in lm, other:
-            await each.answer(again)
+        for model in lm, other:
+            await model.answer(again)
     verbatim, rebuilt = (
         request.body["messages"][1]["content"] for request in provider.requests[1:]
     )
@@ -68,9 +68,9 @@ async def test_a_message_is_sent_back_verbatim_only_to_its_own_model(
     assert [part["type"] for part in rebuilt] == ["text", "tool_use"]
     assert rebuilt[1]["input"] == verbatim[2]["input"] == {"q": 1}
     # Results are before any text, whatever the ids are.
-    for each in provider.requests[1:]:
-        told = each.body["messages"][2]["content"]
-        assert [part["type"] for part in told] == ["tool_result", "text"]
+    for request in provider.requests[1:]:
+        content = request.body["messages"][2]["content"]
+        assert [part["type"] for part in content] == ["tool_result", "text"]
 
 
 def search(word: str) -> str:
@@ -130,7 +130,7 @@ async def test_every_round_reads_the_earlier_rounds_from_the_prompt_cache(
     seen: list[Record] = []
     with observing(lambda run, record: seen.append(record)):
         await QUESTION.arun(ASKED, lm=lm)
-    cached = [each.usage.cached_tokens for each in seen if isinstance(each, RoundMade)]
+    cached = [record.usage.cached_tokens for record in seen if isinstance(record, RoundMade)]
     assert cached == sorted(cached)
     assert cached[-1] > cached[-2] > cached[-3] >= cached[0]
     for request in provider.requests:
@@ -270,7 +270,7 @@ async def test_a_paused_message_is_continued_and_its_usage_is_counted(
     assert result.usage.calls == 4
     assert [call.name for call in result.result.calls] == ["web_search"] * 3 + ["note"]
     first, second, third, last = (request.body["messages"] for request in provider.requests)
-    assert [len(each) for each in (first, second, third, last)] == [1, 2, 2, 3]
+    assert [len(calls) for calls in (first, second, third, last)] == [1, 2, 2, 3]
     assert len(third[1]["content"]) == 2 * len(second[1]["content"])
 
 

@@ -150,7 +150,7 @@ async def test_an_invalid_answer_is_requested_again_until_the_limit(wrong: Any, 
     lm = ToyBackend(wrong, GOOD)
     result = await run(Ask(), lm)
     assert result.trace[-1] == Found(**GOOD)
-    assert [each[1] for each in attempts_of(result)] == [verdict, "valid"]
+    assert [attempt[1] for attempt in attempts_of(result)] == [verdict, "valid"]
     assert lm.prompts[1].corrections[0].correction.startswith(CORRECTIONS[verdict])
 
     lm = ToyBackend(lambda prompt: wrong)

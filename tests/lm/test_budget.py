@@ -286,12 +286,12 @@ async def test_a_call_after_the_time_budget_is_not_sent():
 
 
 async def test_work_in_progress_is_cancelled_at_the_end_of_the_time_budget():
-    held = Held()
+    backend = Held()
     budget = Budget(seconds=0.02, clock=lambda: 0.0)  # all of it is left when the LM is asked
     with budget, pytest.raises(BudgetError, match="are over") as caught:
-        await graph.arun(Ask(), held)
-    assert held.cancelled
-    assert held.running == 0
+        await graph.arun(Ask(), backend)
+    assert backend.cancelled
+    assert backend.running == 0
     assert caught.value.journal is not None
     assert caught.value.journal.usage().calls == 1
     assert budget.usage.calls == 1

@@ -51,8 +51,8 @@ USED = Usage(calls=1, input_tokens=30, output_tokens=10, cost=0.01, models=("toy
 
 
 def counts(lm: Cached) -> tuple[int, int, int]:
-    found = lm.statistics()
-    return found.hits, found.misses, found.joined
+    statistics = lm.statistics()
+    return statistics.hits, statistics.misses, statistics.joined
 
 
 # --- hits ---------------------------------------------------------------------------------------
@@ -391,10 +391,10 @@ def key_of(question: dict[str, Any]) -> str:
 
 def shuffle_keys(value: Any, random: Random) -> Any:
     if isinstance(value, list):
-        return [shuffle_keys(each, random) for each in value]
+        return [shuffle_keys(item, random) for item in value]
     if not isinstance(value, dict):
         return value
-    items = [(key, shuffle_keys(each, random)) for key, each in value.items()]
+    items = [(key, shuffle_keys(item, random)) for key, item in value.items()]
     random.shuffle(items)
     return dict(items)
 
@@ -440,49 +440,49 @@ def test_a_cache_key_is_the_same_in_every_process():
 
 
 async def test_equal_questions_asked_at_once_make_one_request():
-    held = Held(USED)
-    lm = Cached(held)
+    backend = Held(USED)
+    lm = Cached(backend)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(5)]
     await settle()
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         answers = await asyncio.gather(*asking)
-    assert held.asked == ["Reply"]
+    assert backend.asked == ["Reply"]
     assert counts(lm) == (0, 1, 4)
     used = Usage.total(a.usage for a in answers)
     assert replace(used, seconds=0.0, attempts=0) == USED
 
 
 async def test_a_shared_request_is_cancelled_with_its_last_waiter():
-    held = Held()
-    lm = Cached(held)
+    backend = Held()
+    lm = Cached(backend)
     asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(3)]
     await settle()
     for task in asking:
         task.cancel()
     async with asyncio.timeout(BOUND):
         await asyncio.gather(*asking, return_exceptions=True)
-    assert (held.cancelled, held.running) == (["Reply"], 0)
+    assert (backend.cancelled, backend.running) == (["Reply"], 0)
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
-    held.release()
+    backend.release()
     assert (await lm.answer(prompt())).text == REPLY
 
 
 async def test_cancelling_a_waiter_takes_constant_time_however_many_share_the_request():
-    held = Held()
-    lm = Cached(held)
+    backend = Held()
+    lm = Cached(backend)
     with Scans() as scans:
         asking = [asyncio.create_task(lm.answer(prompt())) for _ in range(200)]
         await settle()
         for task in reversed(asking[1:]):
             task.cancel()
         await asyncio.wait(asking[1:])
-        held.release()
+        backend.release()
         async with asyncio.timeout(BOUND):
             await asking[0]
     assert scans.looks < 10 * len(asking)
-    assert len(held.asked) == 1
+    assert len(backend.asked) == 1
 
 
 async def test_every_waiter_of_a_failed_request_has_a_separate_error():
@@ -506,18 +506,18 @@ async def test_every_waiter_of_a_failed_request_has_a_separate_error():
 
 
 async def test_the_spent_budget_of_one_waiter_does_not_fail_other_waiters():
-    held = Held()
-    lm = Cached(held)
+    backend = Held()
+    lm = Cached(backend)
 
     with Budget(calls=0):
         first = asyncio.create_task(lm.answer(prompt()))
     second = asyncio.create_task(lm.answer(prompt()))
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         with pytest.raises(BudgetError):
             await first
         assert (await second).text == REPLY
-    assert held.asked == ["Reply"]
+    assert backend.asked == ["Reply"]
 
 
 class Streaming(Held):
@@ -549,38 +549,38 @@ async def in_budget(budget: Budget, run: Run) -> GraphResult[Reply]:
 
 
 async def test_every_waiter_gets_the_whole_text_but_only_one_is_charged():
-    held = Streaming(USED)
-    lm = Cached(held)
+    backend = Streaming(USED)
+    lm = Cached(backend)
     runs, budgets = observed_runs(lm, 3), [Budget(calls=5) for _ in range(3)]
     asking = []
-    for budget, each in zip(budgets, runs, strict=True):
-        asking.append(asyncio.create_task(in_budget(budget, each)))
+    for budget, observed in zip(budgets, runs, strict=True):
+        asking.append(asyncio.create_task(in_budget(budget, observed)))
         await settle()
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         results = await asyncio.gather(*asking)
-    assert [text_in(records(each)) for each in runs] == ["this"] * 3
+    assert [text_in(records(observed)) for observed in runs] == ["this"] * 3
     assert [result.usage.calls for result in results] == [1, 0, 0]
     assert [budget.usage.calls for budget in budgets] == [1, 0, 0]
 
 
 async def test_the_next_waiter_is_charged_if_the_first_is_cancelled():
-    held = Streaming(USED)
-    lm = Cached(held)
+    backend = Streaming(USED)
+    lm = Cached(backend)
     runs, budgets = (
         observed_runs(lm, 2),
         [Budget(calls=5), Budget(calls=5, cost=1)],
     )
     asking = []
-    for budget, each in zip(budgets, runs, strict=True):
-        asking.append(asyncio.create_task(in_budget(budget, each)))
+    for budget, observed in zip(budgets, runs, strict=True):
+        asking.append(asyncio.create_task(in_budget(budget, observed)))
         await settle()
     asking[0].cancel()
     await asyncio.wait(asking[:1])
     ended = len(records(runs[0]))
     assert [budget.remaining.calls for budget in budgets] == [4, 5]
 
-    held.release()
+    backend.release()
     async with asyncio.timeout(BOUND):
         result = await asking[1]
     assert len(records(runs[0])) == ended
@@ -621,14 +621,14 @@ def test_every_shared_request_is_charged_once_to_a_waiter_with_budget(
             await settle()
             for scope, limit in zip(scopes, budgets, strict=True):
                 assert scope.usage.calls <= limit
-        for task in (task for each in tasks for task in each):
+        for task in (task for tasks_of_budget in tasks for task in tasks_of_budget):
             task.cancel()
         await settle()
         assert len(inner.gates) == sum(scope.usage.calls for scope in scopes)
         for scope, limit in zip(scopes, budgets, strict=True):
             assert scope.remaining.calls == limit - scope.usage.calls
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        for task in (task for each in tasks for task in each):
+        for task in (task for tasks_of_budget in tasks for task in tasks_of_budget):
             if not task.cancelled():
                 task.exception()
 

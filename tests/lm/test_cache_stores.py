@@ -67,8 +67,8 @@ def test_the_memory_cache_keeps_the_most_recently_used_answers(
                 await cache.put(key, f"text {number}")
                 wanted = [*(n for n in wanted if n != number), number][-size:]
             elif move == "get":
-                found = await cache.get(key)
-                assert found == (f"text {number}" if number in wanted else None)
+                cached = await cache.get(key)
+                assert cached == (f"text {number}" if number in wanted else None)
                 if number in wanted:
                     wanted = [*(n for n in wanted if n != number), number]
             else:

@@ -84,8 +84,8 @@ async def test_a_fill_is_one_request_with_the_prompt_and_one_tool(
 ) -> None:
     wrong = "I would wear a shirt."
     provider.script(wrong, SHIRT)
-    told: list[Any] = []
-    with metered(told.append):
+    events: list[Any] = []
+    with metered(events.append):
         outfit = await claude.fill(Outfit, {}, "Outfit", Weather(sky="grey", degrees=12))
     assert outfit == Outfit(**SHIRT)
     for request in provider.requests:
@@ -96,9 +96,9 @@ async def test_a_fill_is_one_request_with_the_prompt_and_one_tool(
         assert "You carry out one step of a program." in request.text
         assert "software engineering" not in request.text
     assert [wrong in request.text for request in provider.requests] == [False, True]
-    judged = [event for event in told if isinstance(event, Attempt)]
-    assert [each.verdict for each in judged] == ["unparsable", "valid"]
-    first, again = (each.usage for each in judged)
+    judged = [event for event in events if isinstance(event, Attempt)]
+    assert [attempt.verdict for attempt in judged] == ["unparsable", "valid"]
+    first, again = (attempt.usage for attempt in judged)
     tokens = [request.tokens for request in provider.requests]
     assert [first.input_tokens, again.input_tokens] == tokens
     assert first.cached_tokens == 0 < again.cached_tokens
@@ -194,11 +194,11 @@ async def test_the_model_is_constrained_by_a_schema_with_every_feature(
     claude: ClaudeCLIBackend, provider: Provider
 ) -> None:
     provider.script(EVERYTHING)
-    told: list[Any] = []
-    with metered(told.append):
+    events: list[Any] = []
+    with metered(events.append):
         filled = await claude.fill(Everything, {}, "Everything")
     assert filled.pair == (1, date(2024, 5, 1))
-    assert [each.verdict for each in told if isinstance(each, Attempt)] == ["valid"]
+    assert [event.verdict for event in events if isinstance(event, Attempt)] == ["valid"]
     (request,) = provider.requests
     assert request.schema is not None
     assert set(request.schema["properties"]) == set(Everything.model_fields)
@@ -275,9 +275,9 @@ async def test_no_content_of_the_project_or_home_directory_is_sent(
     sent = json.dumps(request.body).replace(json.dumps(text)[1:-1], "")
     assert "HUSH" not in sent
     assert str(secrets.parent) not in sent
-    kept = read_folder(home)
-    assert "the table" not in kept
-    assert "bae_claude_" not in kept
+    files_before = read_folder(home)
+    assert "the table" not in files_before
+    assert "bae_claude_" not in files_before
 
 
 @pytest.mark.slow

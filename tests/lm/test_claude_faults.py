@@ -334,7 +334,7 @@ async def test_many_cancelled_concurrent_calls_leave_no_process_and_no_file(tmp_
         for task in running[::2]:
             task.cancel()
         cancelled = await asyncio.gather(*running[::2], return_exceptions=True)
-        assert all(isinstance(each, asyncio.CancelledError) for each in cancelled)
+        assert all(isinstance(error, asyncio.CancelledError) for error in cancelled)
         left = [caller for caller in callers if living(group=caller.pid)]
         assert len(left) == len(children()) == 6
         for caller in left:

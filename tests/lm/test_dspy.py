@@ -54,8 +54,8 @@ async def test_dspy_chooses_and_fills_with_the_prompts_of_any_backend(
     choice, fill = provider.requests
     assert schema_of(choice)["properties"]["choice"]["enum"] == ["Outfit", "AskBack"]
     assert '{"Weather":{"sky":"grey","degrees":12.0}}' in choice.text
-    said = [(each["role"], each["content"]) for each in fill.body["messages"]]
-    assert said == [("system", PROMPT.system), ("user", PROMPT.text)]
+    messages = [(message["role"], message["content"]) for message in fill.body["messages"]]
+    assert messages == [("system", PROMPT.system), ("user", PROMPT.text)]
     assert schema_of(fill) == PROMPT.schema
 
 
@@ -316,8 +316,8 @@ async def test_a_custom_dspy_lm_with_state_is_called_itself() -> None:
 
     lm = Counting("my/own")
     backend = DSPyBackend(lm)
-    found = [await backend.fill(AskBack, {}, "AskBack") for _ in range(3)]
-    assert [each.question for each in found] == ["1?", "2?", "3?"]
+    nodes = [await backend.fill(AskBack, {}, "AskBack") for _ in range(3)]
+    assert [node.question for node in nodes] == ["1?", "2?", "3?"]
     assert lm.asked == len(lm.history) == 3
 
 

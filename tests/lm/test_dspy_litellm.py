@@ -125,7 +125,10 @@ async def test_a_dspy_lm_accepts_every_setting_of_dspy(
     (request,) = provider.requests
     assert made.question
     assert request.schema == PROMPT.schema
-    assert [each["content"] for each in request.body["messages"]] == [PROMPT.system, PROMPT.text]
+    assert [message["content"] for message in request.body["messages"]] == [
+        PROMPT.system,
+        PROMPT.text,
+    ]
     assert request.body.get("repetition_penalty") == (1.1 if "1.1" in str(setting) else None)
     assert "hidden" not in str(request.body)
     (usage,) = reported

@@ -244,7 +244,7 @@ async def test_an_error_raised_without_a_fallback_names_the_lms_that_failed_befo
     with pytest.raises(BaeLMError) as caught:
         await ask(Fallback(First(busy()), Second(status(401)), Third(REPLY)))
     assert caught.value.code == "bae-lm-unauthorized"
-    (note,) = [each for each in caught.value.__notes__ if "First" in each]
+    (note,) = [line for line in caught.value.__notes__ if "First" in line]
     assert "the provider is busy" in note
 
 
@@ -344,7 +344,7 @@ async def test_the_record_of_a_fallback_shows_failed_and_answering_lms():
     with observing(lambda run, record: seen.append(record)):
         run = await graph.arun(Ask(), lm, journal=journal, run_id="r1")
 
-    (restart,) = [each for each in seen if isinstance(each, AnswerRestarted)]
+    (restart,) = [record for record in seen if isinstance(record, AnswerRestarted)]
     assert isinstance(restart.error, BaeLMError)
     assert (restart.error.status, restart.wait, restart.model) == (529, 0.0, "second")
     assert run.usage.models == ("first", "second")
@@ -373,10 +373,10 @@ async def test_streamed_text_of_a_failed_lm_is_voided_before_the_fallback():
             tell(REPLY)
             return Answer(REPLY)
 
-    told: list[Any] = []
-    with metered(told.append):
+    events: list[Any] = []
+    with metered(events.append):
         await Fallback(Streaming(), After()).fill(Reply, {}, "Reply")
-    first, void, second, _ = told
+    first, void, second, _ = events
     assert (first, second) == ('{"text": "not th', REPLY)
     assert isinstance(void, Restart)
 

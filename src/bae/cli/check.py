@@ -203,9 +203,11 @@ def _list_tools(graph: Graph[Any, Any]) -> dict[str, list[dict[str, Any]]]:
         field = plan.tools
         if field is None or any(problem.severity == "error" for problem in field.problems(plan)):
             continue
-        known = {spec.name: [*spec.schema.get("properties", ())] for spec in field.tool_specs}
+        parameters_by_tool = {
+            spec.name: [*spec.schema.get("properties", ())] for spec in field.tool_specs
+        }
         tools_by_field[f"{plan.name}.{field.name}"] = [
-            {"name": name, "parameters": known.get(name)} for name in field.tool_names
+            {"name": name, "parameters": parameters_by_tool.get(name)} for name in field.tool_names
         ]
     return tools_by_field
 

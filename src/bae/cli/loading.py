@@ -278,10 +278,10 @@ def _put_on_path(folder: Path) -> None:
 
 def _execute_file(path: Path, reference: str) -> ModuleType:
     stem = path.stem
-    known = sys.modules.get(stem)
-    if known is not None and getattr(known, "__file__", None) == str(path):
-        return known
-    if known is not None or stem in sys.stdlib_module_names:
+    imported = sys.modules.get(stem)
+    if imported is not None and getattr(imported, "__file__", None) == str(path):
+        return imported
+    if imported is not None or stem in sys.stdlib_module_names:
         stem = f"{stem}_"  # do not replace an imported module
     spec = spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:

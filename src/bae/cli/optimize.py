@@ -283,12 +283,12 @@ def _parse_options(optimizer: str, texts: Sequence[str]) -> dict[str, Any]:
 def _find_classes(graph: Graph[Any, Any], names: Sequence[str]) -> tuple[type[Node], ...]:
     """Find the node classes of --node. Without names, return all node classes of the graph."""
     classes = every_node(graph)
-    known = [cls.__name__ for cls in classes]
+    class_names = [cls.__name__ for cls in classes]
     for name in names:
-        if name not in known:
+        if name not in class_names:
             raise refusal(
                 f"there is no node {name} in the graph {graph.name}",
-                fix=f"name one of {', '.join(known)}",
+                fix=f"name one of {', '.join(class_names)}",
             )
     return tuple(cls for cls in classes if not names or cls.__name__ in names)
 

@@ -238,12 +238,12 @@ def _describe_usage(improvement: Improvement) -> Iterator[str]:
         yield f"{improvement.from_evals:,} from `bae eval` left out"
     if improvement.left_out:
         yield f"{improvement.left_out:,} left out with their runs"
-    asked, used = improvement.calls, improvement.budget.usage
-    earlier = asked.earlier.calls
-    calls = count(asked.calls, "LM call")
-    yield f"{calls} now, {asked.calls + earlier:,} in all" if earlier else calls
-    if asked.repeated:
-        yield f"{asked.repeated:,} asked again at no cost"
+    answers, used = improvement.calls, improvement.budget.usage
+    earlier = answers.earlier.calls
+    calls = count(answers.calls, "LM call")
+    yield f"{calls} now, {answers.calls + earlier:,} in all" if earlier else calls
+    if answers.repeated:
+        yield f"{answers.repeated:,} asked again at no cost"
     in_all = " in all" if earlier else ""
     if used.tokens:
         yield f"{count(used.tokens, 'token')}{in_all}"

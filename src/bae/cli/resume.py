@@ -276,31 +276,31 @@ def _find_gate(
             f"the run {run_id} has ended: it waits for no answer",
             fix=f"see its outcome: {command_line.show(run_id)}",
         )
-    open_ones = [gate for gate in open_gates(stored) if gate.address not in stored.answers]
-    if len(open_ones) == 1 and (
+    unanswered = [gate for gate in open_gates(stored) if gate.address not in stored.answers]
+    if len(unanswered) == 1 and (
         gate is None or (value is None and not _resembles_name(gate, stored))
     ):
-        gate, value = open_ones[0].address, gate
-    names = Counter(map(short_name, open_ones))
+        gate, value = unanswered[0].address, gate
+    names = Counter(map(short_name, unanswered))
     commands: list[str] = []
-    for open_one in open_ones:
-        name = short_name(open_one) if names[short_name(open_one)] == 1 else open_one.address
-        class_and_field = _find_answer_field(graph, open_one)
+    for open_gate in unanswered:
+        name = short_name(open_gate) if names[short_name(open_gate)] == 1 else open_gate.address
+        class_and_field = _find_answer_field(graph, open_gate)
         example = "…" if class_and_field is None else example_of(*class_and_field)
         commands.append(command_line.answer_with(run_id, name, example))
     if gate is None:
         waits = f"no answer: {describe_status(stored.info)}"
         fix = "`bae runs list --status waiting` lists waiting runs"
-        if open_ones:
+        if unanswered:
             listed = "".join(
-                f"\n  {open_one.address}: {open_one.question}" for open_one in open_ones
+                f"\n  {open_gate.address}: {open_gate.question}" for open_gate in unanswered
             )
-            waits, fix = f"{len(open_ones)} answers{listed}", "\n".join(commands)
+            waits, fix = f"{len(unanswered)} answers{listed}", "\n".join(commands)
         raise refusal(f"the run {run_id} waits for {waits}", fix=fix)
     try:
         return find_gate(stored, gate), value
     except GateError as error:
-        if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and open_ones:
+        if error.code in ("bae-gate-unknown", "bae-gate-ambiguous") and unanswered:
             error.fix = "\n".join(commands)
         else:
             advise_gate(error, run_id, command_line)

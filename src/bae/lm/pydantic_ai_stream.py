@@ -31,7 +31,6 @@ class StreamedParts:
         self, answer_tool: str, secrets: Iterable[str], *, has_tools: bool, tags: Tags = TAGS
     ) -> None:
         self._answer_tool, self._secrets, self._has_tools = answer_tool, (*secrets,), has_tools
-        self._tags = tags
         self._kinds: dict[int, str] = {}
         """The kind of each part, by the part's index. The pieces of several calls may arrive
         interleaved."""
@@ -39,11 +38,6 @@ class StreamedParts:
         self._text = _TaggedText(tags)
         self.is_empty = True
         """Whether no event has arrived yet."""
-
-    def begin(self) -> None:
-        """Start the next response of a paused message."""
-        self._kinds.clear()
-        self._text = _TaggedText(self._tags)
 
     def take(self, event: ModelResponseStreamEvent) -> None:
         """Pass an event of the stream to observers."""

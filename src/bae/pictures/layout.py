@@ -406,8 +406,8 @@ class _Link:
 
 
 def _link_rows(rows: _Rows) -> list[list[_Link]]:
-    """Return the links of all edges, grouped by the upper row. If two boxes are above each other,
-    the link between them is straight. Links at the same side of a box do not cross there."""
+    """Return the links of all edges, grouped by the upper row. If one box is straight above the
+    other, the link between them is straight. Links at the same side of a box do not cross there."""
     left, spacing = rows.left, rows.spacing
     at = {vertex: (y, x) for y, row in enumerate(rows.rows) for x, vertex in enumerate(row)}
     link_rows: list[list[_Link]] = [[] for _ in rows.rows]

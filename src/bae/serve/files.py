@@ -106,7 +106,7 @@ async def show_file(call: ApiCall) -> Response:
             404,
             "bae-serve-file",
             f"there is no file {name[:80]!r} in a run that you may see",
-            "give the hash of a file in such a run, as its fields have it",
+            "give a hash that a field of such a run has",
         )
     try:
         file = stored if isinstance(stored, File) else await call.api.fold(file_of, stored)

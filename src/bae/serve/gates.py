@@ -205,7 +205,8 @@ def _misfit_refusal(body: AnswerBody, error: GateError) -> Refused:
 async def _check_same_answer(
     call: ApiCall, graph: Graph[Any, Any], value: Any, error: GateError
 ) -> None:
-    """Raise `Refused` if the gate's stored answer differs from the new answer."""
+    """Raise `Refused` if the gate's stored answer differs from the new answer. If the gate has no
+    stored answer, raise `error`."""
     stored = await call.api.journal.read(call.path["run"])
     for gate, _ in all_gates(stored):
         stored_answer = stored.answers.get(gate.address)

@@ -139,7 +139,7 @@ class _Connection:
     def __init__(self, api: API, websocket: WebSocket) -> None:
         self._api, self._websocket = api, websocket
         self._identity = websocket
-        """The connection with the user's token as a header."""
+        """The connection with the user's token in its `Authorization` header."""
         self._sending = asyncio.Lock()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._end: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
@@ -325,8 +325,8 @@ def _cut_reason(text: str) -> str:
 
 
 def _with_token(websocket: WebSocket, token: str) -> WebSocket:
-    """Return the connection with a token as its header, because browsers cannot send this
-    header."""
+    """Return the connection with a token in its `Authorization` header, which browsers cannot send
+    for a WebSocket."""
     headers = [*websocket.scope["headers"], (b"authorization", f"Bearer {token}".encode())]
     return WebSocket({**websocket.scope, "headers": headers}, _receive_nothing, _send_nothing)
 

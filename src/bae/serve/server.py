@@ -149,8 +149,8 @@ class _HttpConnection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 def _most_connections() -> int:
-    """Return the maximum number of connections. The maximum leaves open files for the journal and
-    the runs."""
+    """Return the maximum number of connections. At least half of the files that the process may
+    open remain for the journal and the runs."""
     try:
         from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
     except ImportError:  # Windows

@@ -65,12 +65,12 @@ async def plan_tasks(
     kinds: Sequence[str] = KINDS,
     acceptance: bool = True,
 ) -> Planning:
-    """Plan the tasks of a goal, and store the tasks for approval. If `answer` leaves questions
-    open, no task is stored, and `questions` of the result lists the open questions.
+    """Plan the tasks of a goal, and store the tasks for approval. If questions stay open, because
+    `answer` is None or leaves them open, no task is stored, and the result lists the `questions`.
 
     With a `journal`, planning that waits or has crashed continues when the same goal is planned
-    again. If another version of bae with other node classes began the planning, it begins again,
-    and a warning is logged.
+    again. If a version of bae with other node classes began that planning, bae logs a warning and
+    begins again.
     """
     repository = await Repository.open(Path(project.root))
     before = await store.tasks(project.id)

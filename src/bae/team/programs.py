@@ -202,15 +202,15 @@ class CodingProgram(ABC):
         """Run a turn. When the call returns, raises or is cancelled, all processes of the program
         have ended. Raise ProgramError if the program fails.
 
-        Folders of editable installs (`pip install -e`) are hidden from the program, unless the
-        program itself is installed there.
+        Folders of editable installs (`pip install -e`) are hidden from the program, unless its own
+        installation imports from them.
 
         - `home`: the program's home directory, which has its conversations.
         - `session`: the id of the conversation to resume.
         - `cost`: the most that the turn may cost, in dollars.
         - `before`: the usage of the conversation so far.
         - `hidden`: editable installs in these folders are always hidden.
-        - `like`: the program finds the programs that these commands find.
+        - `like`: commands whose programs are on the program's `PATH`.
         - `variables`: environment variables in addition to the program's own.
         - `should_stop`: if it returns True, the turn ends early.
         - `on_event`: if it raises BudgetError, the turn ends early.

@@ -32,7 +32,8 @@ class Detected:
     test_command: tuple[str, ...] = ()
     """The test command. Empty if it is unknown."""
     setup: tuple[str, ...] = ()
-    """The setup command for the detected test command, and for others that name `.venv`."""
+    """The setup command for the detected test command, and for a test command that names
+    `.venv`."""
     questions: tuple[str, ...] = ()
     """Questions to the person who sets up the project."""
     folder: str = ""
@@ -73,8 +74,9 @@ def detect(
 ) -> Detected:
     """Detect the settings of a repository, or of its folder `folder`, from files and manifests.
 
-    `committed` are the paths of all committed files. Lock files that are not committed are ignored.
-    The function reads files and runs no commands, so call it in a thread.
+    `committed` are the paths of all committed files. Lock files that are not committed are ignored,
+    unless `committed` is None. The function reads files and runs no commands, so call it in a
+    thread.
     """
     top = Path(root).resolve()
     place = top / folder

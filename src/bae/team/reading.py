@@ -120,7 +120,7 @@ class _Hit(NamedTuple):
 _NAMES: Final = ""
 """The key of an additional text that is searched: the list of all file names."""
 _PASSES: Final = 5
-"""Hits that are shown of a file if other files have hits too."""
+"""The most hits that are shown of one file, if other files have hits too."""
 _WIDEST: Final = 120
 _LONGEST_LINE: Final = 500
 _WORDS: Final = re.compile(r"[\w\s.,:;'\"`/-]+")

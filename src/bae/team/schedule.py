@@ -200,7 +200,8 @@ class DryRun:
     critical_path: tuple[Task, ...]
     """The longest chain of dependent tasks. More agents cannot make the run shorter than it."""
     left: tuple[Task, ...]
-    """The tasks that would not start. `reason` of each task says why."""
+    """The tasks that would not start. `reason` of a blocked or failed task says why. The other
+    tasks wait for approval, their own or that of a prerequisite."""
 
 
 def plan_dry_run(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def find_syntax_error(path: str, before: bytes | None, after: bytes | None) -> str | None:
     """Return a message about the syntax error of an edited file, with the lines around the error.
 
-    Return None if there is no error, or if the file was broken before the edit. Python, JSON, TOML,
-    JavaScript and TypeScript are checked."""
+    Return None if there is no error, or if the error is ignored, for example because the file was
+    broken before the edit. Python, JSON, TOML, JavaScript and TypeScript are checked."""
     check = _CHECKS.get(PurePosixPath(path).suffix.lower())
     if check is None or after is None or is_broken_on_purpose(path):
         return None

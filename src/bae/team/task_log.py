@@ -225,7 +225,7 @@ def _read_question(
         seconds=question.seconds,
         usage=question.usage,
         run=run,
-        detail="\n\n".join(dict.fromkeys(texts)),  # a policy has the texts of its inner LM too
+        detail="\n\n".join(dict.fromkeys(texts)),  # a policy repeats the texts of its LM
     )
     for tool_round in question.rounds:
         for number, call in enumerate(tool_round.calls):
@@ -290,21 +290,21 @@ async def follow_agents(
 
     With `past`, `show` also gets the earlier steps of runs in progress."""
     feeds, began = Feeds(journal), time()
-    places: dict[str, int] = {}
+    positions: dict[str, int] = {}
     changed: set[str] = set()
     followed: set[str] = set()
 
     async def read(run: re.Match[str]) -> None:
         run_id, is_review = run.string, bool(run[2])
-        async with subscribe(feeds.run(run_id), places.get(run_id, -1)) as lines:
+        async with subscribe(feeds.run(run_id), positions.get(run_id, -1)) as lines:
             async for batch in lines:
                 new = [item.value for item in batch.items if past or item.value.at >= began]
                 steps_seen = [(line.at, describe_line(line, is_review=is_review)) for line in new]
                 if steps := [AgentStep(at, int(run[1]), text) for at, text in steps_seen if text]:
                     await show(steps)
-        places[run_id] = lines.number
-        if lines.end == "reset":  # the run was deleted, and its id began a new run
-            del places[run_id]
+        positions[run_id] = lines.number
+        if lines.end == "reset":  # the run was deleted, and a new run has its id
+            del positions[run_id]
             changed.add(run_id)
 
     async def follow(run: re.Match[str]) -> None:
@@ -313,7 +313,7 @@ async def follow_agents(
             try:
                 await read(run)
             except JournalError as error:
-                if error.code != "bae-run-unknown":  # the run was deleted
+                if error.code != "bae-run-unknown":  # a deleted run is no error
                     raise
         followed.discard(run.string)
 

@@ -121,7 +121,8 @@ class TeamRun:
         return await self.move(task.id, _S.IN_PROGRESS, merged.status, commit=merged.commit)
 
     async def settle_features(self) -> None:
-        """Complete the tasks of delivered features, and have complete features delivered.
+        """Complete the tasks of delivered features, close their questions, and have complete
+        features delivered.
 
         A complete feature can be undelivered, for example because a person skipped its last task.
         Then its newest staged task becomes ready, and delivers the feature."""

@@ -263,8 +263,9 @@ def _describe_setup(change: FileChange) -> str:
 def _find_hooks(content: bytes | None, path: str) -> set[tuple[str, str]]:
     """Find code that runs around every test, as pairs of a name and the dumped code.
 
-    Such code is: hooks, plugins and automatic fixtures in a conftest; other hooks in test files;
-    and the plugins that any file names."""
+    - In a conftest: hooks, plugins and automatic fixtures.
+    - In other test files: functions with the name of a hook.
+    - In any Python file: `pytest_plugins`, which names plugins."""
     hooks: set[tuple[str, str]] = set()
     is_conftest = PurePosixPath(path).name == _CONFTEST
     text = content or b""
@@ -539,11 +540,10 @@ def find_concerns(
 
     - Code outside of tests that could influence test results: it imports a test program, has hooks
       of a test program, or ends the process.
-    - Support for tests, such as a plugin or a setup file.
     - Code, in tests too, to which the change adds invisible characters that reorder its text.
 
-    Support for tests is returned after every change. Other code is returned only if the change adds
-    the reason."""
+    A file that supports tests, such as a plugin or a setup file, is returned after every change.
+    Other code is returned only if the change adds the reason."""
     reordered = (
         (change.path, _REORDERED)
         for change in changes

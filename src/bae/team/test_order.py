@@ -28,8 +28,9 @@ async def run_in_order(
     """Run the tests of the files `first`. If `is_accepted` accepts their report, run the other
     tests too.
 
-    Return the report of all tests. If tests of the first files failed, return only their report. If
-    the test command cannot be split, all tests run at once. No run can change the files `fixed`."""
+    Return the report of all tests. If `is_accepted` refuses the first report and tests failed in
+    it, return only the first report. If the test command cannot be split, all tests run at once. No
+    run can change the files `fixed`."""
     split = split_command(project.test_command, first)
 
     async def run(command: tuple[str, ...]) -> TestReport:

@@ -40,8 +40,8 @@ async def run_command(
 ) -> str:
     """Run a shell command on a copy of a task's committed work, and describe the result.
 
-    The command runs in the sandbox without a network. It finds the programs that the project's
-    tests find. Files that it writes are deleted with the copy. Raise ToolError if the command
+    The command runs in the sandbox without a network, with the same programs on its `PATH` as the
+    project's tests. Files that it writes are deleted with the copy. Raise ToolError if the command
     cannot run."""
     if not command.strip() or "\0" in command or len(command) > LONGEST_COMMAND:
         raise ToolError(

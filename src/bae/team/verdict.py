@@ -89,8 +89,9 @@ async def verify(
 
     1. The tests run on the work. Forbidden changes of tests are undone for this run.
     2. If the task may only add tests, and the work changes or adds test files, the tests run on the
-       work again, with all test files of the base.
-    3. If new tests have to prove the work, the changed test files run on the code of the base.
+       work again, with the test files as they are in the base.
+    3. If new tests have to prove the work, the new and changed test files run on the code of the
+       base.
     """
     may = task.may
     repository, base, head = workspace.repository, workspace.base, await workspace.head()

@@ -51,8 +51,8 @@ edits."""
 
 
 def can_loop(lm: LM) -> bool:
-    """Return whether an LM can work in a conversation with tools. It is a model with native tool
-    calls, or a script with answers for `WorkerLoop`."""
+    """Return whether an LM can work in a conversation with tools. A model with native tool calls
+    can, and a script with answers for `WorkerLoop`."""
     while isinstance(lm, Policy):
         lm = lm.inner
     if isinstance(lm, ScriptedLM):
@@ -139,7 +139,7 @@ class Workbench:
     approve_tests: bool = False
     """Whether a person approves acceptance tests before they are taken."""
     idle_rounds: int = 8
-    """How many rounds in a row may pass without an edit."""
+    """How many rounds in a row may pass without an edit or a person's answer."""
     review: ReviewMode = "advise"
     """Whether a reviewer, an LLM, reads accepted work before the merge. "off": no review. "advise":
     people see the findings, and the work is merged. "require": work with a blocking finding is

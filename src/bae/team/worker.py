@@ -228,7 +228,8 @@ class WorkerAgent:
         return verdict
 
     async def merge(self, task: Task) -> MergeOutcome | Guarded:
-        """Merge the task's branch into the team's branch if the tests pass on the merged tree.
+        """Merge the task's branch into the team's branch, or into the branch of the task's feature,
+        if the tests pass on the merged tree.
 
         If the work changes files that run on the user's machine or that instruct later workers,
         return a question instead, until a person has answered yes to exactly this content."""
@@ -462,7 +463,7 @@ def _check_key(lm: LM | str | None, api_key: str | None) -> str | None:
 
 async def _store_begin(bench: Workbench, task_id: int) -> None:
     """Store that a task is in progress, and close its open questions."""
-    from bae.team.team_run import is_running  # `team_run` imports this module
+    from bae.team.team_run import is_running  # only a worker without a team needs it
 
     if await is_running(bench.repository):
         raise TeamError(

@@ -103,8 +103,8 @@ async def run_task(
 
 def name_run(task: Task, number: int, mode: str = "oneshot") -> str:
     """Return the id of a task's run. The id has a digest of the task's content and the worker's
-    mode, so that an edited task or another mode starts a new run. In "oneshot", a new note does
-    so too."""
+    mode, so that an edited task or another mode starts a new run. In all modes but "loop", a new
+    note also starts a new run."""
     notes = () if mode == "loop" else task.notes  # a conversation gets notes as messages
     content = as_planned(task, priority=0).model_dump_json() + json.dumps(notes)
     content += mode if mode != "oneshot" else ""

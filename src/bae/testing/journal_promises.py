@@ -208,7 +208,7 @@ async def _fences(journal: Journal) -> None:
     with _expect_refusal("release under a claim that was released", "bae-run-taken"):
         await journal.release(claim, "failed", [_line(1)])
     new = await journal.claim("run")
-    with _expect_refusal("append under a claim that another has replaced", "bae-run-taken"):
+    with _expect_refusal("append under a claim that another claim has replaced", "bae-run-taken"):
         await journal.append(claim, [_line(1)])
     await journal.append(new, [_line(1)])
     _same("the numbers of its lines", await _numbers(journal), [0, 1])

@@ -165,5 +165,5 @@ class MCPLoopback:
     @property
     def _log(self) -> Path:
         if self._folder is None:
-            raise RuntimeError("the server is not there: use it in a `with` block")
+            raise RuntimeError("the server is not open: use it in a `with` block")
         return Path(self._folder.name, "calls.jsonl")

@@ -217,8 +217,8 @@ class RunView:
             items_source = step.sources.get((items_field, ""))
             value = None if items_source is None else items_source.value
             value = value if step.node is None else step.node.__dict__.get(items_field, value)
-        known = isinstance(value, list | tuple | set | frozenset | dict)
-        return len(cast("list[Any]", value)) if known else None
+        has_length = isinstance(value, list | tuple | set | frozenset | dict)
+        return len(cast("list[Any]", value)) if has_length else None
 
     def value(self, step: Step, name: str, *, inline: bool = False) -> str:
         """Return the value of a field as text. With `inline`, the text is for a line with several

@@ -191,8 +191,8 @@ def call_row(view: RunView, call: ToolRun, guides: Guides, now: float) -> ViewRo
 
 def refusal_row(view: RunView, reply: RoundReplied, guides: Guides) -> ViewRow:
     """Make the row of a refused answer."""
-    before = reply.at < view.since
-    return ViewRow(guides, "call", value=view.refusal(reply), dim=before, is_error=True)
+    is_old = reply.at < view.since
+    return ViewRow(guides, "call", value=view.refusal(reply), dim=is_old, is_error=True)
 
 
 def _source_rows(view: RunView, source: Source, guides: Guides, now: float) -> Iterator[ViewRow]:
@@ -309,7 +309,7 @@ def _describe_field(
     view: RunView, step: Step, plan: FieldPlan, row: ViewRow, parameter_sources: Sequence[Source]
 ) -> None:
     """Set the state, the value and the note of a row whose field has no recorded source."""
-    node, before = step.node, step.before and step.before.node_type
+    node, previous_type = step.node, step.before and step.before.node_type
     called = "" if plan.call is None else plan.call.name
     loop = step.fill_loop
     if loop is not None and loop.field_name == plan.name:
@@ -322,7 +322,9 @@ def _describe_field(
             row.note = f"{called} waits for {', '.join(waits)}"
         elif plan.fills == "source":
             row.note = called or plan.kind
-        elif step.fill is not None or (before is not None and not plan_of(before).written):
+        elif step.fill is not None or (
+            previous_type is not None and not plan_of(previous_type).written
+        ):
             row.note = "LM"
         return
     row.value = view.value(step, plan.name)
