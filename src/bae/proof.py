@@ -1,5 +1,6 @@
 """The proof of a graph: it finds, before the first LM call, what would go wrong in a run. It reads
-the plans of the graph, and `Graph.validate()` reports all problems together."""
+the plan of each node class, which bae makes from the annotations. `Graph.validate()` reports all
+problems together."""
 
 from __future__ import annotations
 

@@ -37,18 +37,19 @@ def cases_of(dataset: Any, graph: Graph[Any, Any], *, own_metric: bool = False) 
     with these fields, or the value of the only field. An expected output has the same forms, for
     the node at which the run ends.
 
-    If the evaluation has no metric, the evaluators of the dataset and of the case score it. The
-    score of the case is the mean of the evaluators' scores and assertions. Scores must be from 0 to
-    1, assertions count 0 or 1, and labels are ignored. If an evaluator returns nothing, it does not
-    count, such as `EqualsExpected` in a case that expects nothing. If there is no score because
-    evaluators return nothing, the case is scored by its expected fields.
+    If the evaluation has no metric, each case is scored by the evaluators of the dataset and by its
+    own evaluators. The score is the mean of the evaluators' scores and assertions. Scores must be
+    from 0 to 1, assertions count 0 or 1, and labels are ignored. If an evaluator returns nothing,
+    it does not count, such as `EqualsExpected` in a case that expects nothing. If there is no score
+    because evaluators return nothing, the case is scored by its expected fields.
 
     An evaluator gets the last node of the run as `ctx.output`. It gets the expected output as a
     node too, even if the dataset has only some of the node's fields. If the dataset expects plain
     values, the evaluator gets both as plain values. Evaluators that need spans or a report are
     refused.
 
-    To score the cases with your own metric, pass `own_metric=True`. Then evaluators are ignored.
+    If the evaluation has a metric, the metric scores the cases. Then pass `own_metric=True`, so
+    that evaluators are not read, and unsupported evaluators are not refused.
     """
     return _cases(dataset, graph, "the dataset", own_metric)
 
@@ -61,8 +62,8 @@ def load_dataset(
     own_metric: bool = False,
 ) -> list[Case]:
     """Read cases from a YAML or JSON file that `Dataset.to_file` of pydantic-evals wrote. If the
-    file names evaluators of your own, pass their classes as `evaluators`. To score the cases with
-    your own metric, pass `own_metric=True`: evaluators are ignored."""
+    file names evaluators of your own, pass their classes as `evaluators`. If a metric of
+    yours scores the cases, pass `own_metric=True`, so that evaluators are not read."""
     package = need("pydantic_evals", extra="evals", by=f"reading {Path(path).name}")
     of_any = package.Dataset[Any, Any, Any]
     try:

@@ -109,7 +109,7 @@ def _folder(folder: str) -> str:
     up = sum(1 for part in parts if part == "..")
     code = f"Path(__file__).parents[{up}]" if up else "Path(__file__).parent"
     if folder.startswith("/"):
-        return f"Path({literal(folder)})"  # on another drive
+        return f"Path({literal(folder)})"
     return " / ".join([code, *(literal(part) for part in parts[up:])])
 
 

@@ -93,7 +93,8 @@ def _assistant_content(
     message: Message, model: str, ids: dict[str, str]
 ) -> tuple[str | list[ContentBlock], list[str]]:
     """Convert a message of the model. Returns the content, and the ids of the calls of the answer
-    tool. For each other call, `ids` gets the provider's id under bae's id."""
+    tool, which the model calls to give its answer as JSON. For each other call, `ids` gets the
+    provider's id under bae's id."""
     calls = [part for part in message.parts if isinstance(part, CallPart)]
     echo = message.echo
     if isinstance(echo, dict):
@@ -122,8 +123,8 @@ def _assistant_content(
 def _user_content(
     message: Message, ids: Mapping[str, str], untaken: Sequence[str]
 ) -> str | list[ContentBlock]:
-    """Convert a message to the model: results first, then files, then text. `untaken` are the ids
-    of the answer tool's calls that bae did not accept."""
+    """Convert a message that is sent to the model. Results come first, then files, then text.
+    `untaken` are the ids of the answer tool's calls that bae did not accept."""
     if untaken or any(part.kind in ("result", "file") for part in message.parts):
         return _blocks(message, ids, untaken)
     return message.text

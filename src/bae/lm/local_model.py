@@ -52,8 +52,8 @@ class LocalModel:
     async def answer(self, call: LocalCall) -> GeneratedText:
         """Wait for a slot, then for the answer.
 
-        A cancelled call that waits leaves the queue. A cancelled call that runs first stops the
-        generation, which takes one token, or one batch of the prompt.
+        A cancelled call that waits leaves the queue. A cancelled call that is running stops the
+        generation before it ends. This takes the time of one token, or of one batch of the prompt.
         """
         await self.load()
         async with self._slots:
@@ -98,7 +98,7 @@ class LocalModel:
         self._server = None
 
     def abandon(self) -> None:
-        """Keep a forked child from ending the server, which belongs to the parent.
+        """Keep a forked child from ending the engine's server, which belongs to the parent.
 
         The fork did not copy the server's threads, so ending the server would wait for them
         forever.

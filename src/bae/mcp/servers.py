@@ -1,5 +1,5 @@
-"""`MCP`: the description of a server whose tools a model may call. Code describes a server, or a
-file in the format of other MCP clients."""
+"""`MCP`: the description of a server whose tools a model may call. A server is described in
+code, or in a file with the format of other MCP clients."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ class MCP(ToolServer):
     ) -> MCP:
         """Use a server over streamable HTTP: `MCP.http(url, headers={"Authorization": …})`.
 
-        `auth` is an authentication object of httpx2, such as an OAuth class of the SDK.
+        `auth` is an authentication object for httpx2, such as an OAuth object of the MCP SDK.
         """
         if not _is_address(url):
             raise ValueError(f"MCP.http({url!r}): give an address, as https://example.com/mcp")
@@ -252,8 +252,8 @@ class MCP(ToolServer):
                 f"none of the MCP servers {self.name} has a tool {', '.join(missing_names)}",
                 code="bae-mcp-tools",
                 server=self.name,
-                fix="`bae mcp list` shows the tools of each server; write the servers' own names "
-                "in only=[…], without a prefix",
+                fix="`bae mcp list` shows the tools of each server; in only=[…], write the "
+                "name that the server gives to a tool, without a prefix",
             )
 
     def within(self, seconds: float) -> MCP:

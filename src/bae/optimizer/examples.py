@@ -1,5 +1,6 @@
-"""Make DSPy examples from the transitions of runs, and training examples for each part of a node.
-Examples contain only JSON, as an LLM sees it, without secrets."""
+"""Make DSPy examples from the transitions of runs, and training examples for each part of a node:
+its fill, and the choice of the next node. Examples contain only JSON, as an LLM sees it, without
+secrets."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ RESERVED: Final = frozenset(
 """The keys of an example that are not fields of a node. If a field has such a name, its key ends
 with an underscore."""
 WITHOUT: Final = "without"
-"""The key under `BAE` for the parts of a node that the example must not be used for."""
+"""The key under `BAE` for the parts (`fill`, `choice`) that the example must not be used for."""
 
 
 def trace_to_examples(trace: Sequence[Node] | GraphResult[Any]) -> list[Any]:

@@ -270,4 +270,4 @@ def _describe_shortage(count: int, questions: int, minimum: int) -> str:
     shortage = "there is 1 example" if count == 1 else f"there are {count or 'no'} examples"
     if questions < count:
         shortage += " of 1 question" if questions == 1 else f" of {questions} questions"
-    return f"{shortage}, and learning needs {minimum} or more: the prompt stays as it is"
+    return f"{shortage}, and learning needs {minimum} or more questions: the prompt stays as it is"

@@ -291,8 +291,8 @@ class RunSpans:
             case Source() if work.turns is not None:
                 self._add_event(work.step, "bae.turns_shown", work.started, about_turns(work))
             case Source() if work not in self._open and work.state in ("done", "failed"):
-                # The source has no open span, because it has no start record, or because it was
-                # cancelled while another node waited for its value.
+                # The source has no open span. Either it has no start record, or its span has ended:
+                # the node used the field's default, while the call went on for another node.
                 self._start(work, (work.ended or 0.0) - work.took)
                 self._end(work)
             case ToolRun():
@@ -401,8 +401,8 @@ class RunSpans:
         """Return whether spans may have the content of questions from bodies and dependencies.
 
         Such a question may quote any value of the run. So spans have no content if a node class
-        that the run has reached, or may reach next, can hold a secret, or if the source of `work`
-        depends on a secret. They have none either if the record of the run's start is missing,
+        that the run has reached, or may reach next, can hold a secret, or if `work` is a source
+        that depends on a secret. They have none either if the record of the run's start is missing,
         because the classes are then unknown.
         """
         if not self._content or self._history.run.start is None:

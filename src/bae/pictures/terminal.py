@@ -153,8 +153,8 @@ def _boxes(
         ]
         sizes: list[Size] = []
         for place, text in enumerate(texts):
-            # A box with a line to itself needs two rows: in one the line leaves, in the other it
-            # comes back.
+            # A box with an arrow back to itself needs two rows: the arrow leaves in one row and
+            # comes back in the other.
             least = (5, 2) if place in loops else (1, 1)
             height = max(len(text) + (len(text) > 1), least[1])
             sizes.append(Size(max(*map(row_length, text), least[0]) + 4, height + 2))
@@ -206,7 +206,7 @@ def box_rows(box: Box, widest: int, *, fields: bool) -> list[list[StyledText]]:
     visible_fields = box.fields if fields else ()
     sources = max((len(field.label) for field in visible_fields), default=0)
     room = widest - sources - 2
-    # If name, type and origin together need more room, the origin gets a third of it.
+    # If name, type and origin together do not fit into `room`, the origin gets at most a third.
     most = max(room * 2 // 3, room - max((cells(f.origin) for f in visible_fields), default=0) - 2)
     column = min(
         most, max((cells(f"{f.name}: {f.type}") for f in visible_fields if f.origin), default=0)

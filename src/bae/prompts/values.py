@@ -228,8 +228,8 @@ def _json_error(what: str, error: Exception, fix: str) -> BaeLMError:
 
 
 def show_nodes(previous: Node | None, scene: Scene) -> dict[str, Any]:
-    """Return the nodes that a question shows, as JSON: the earlier nodes of the scene under
-    `before`, and the previous node under its class name."""
+    """Return the nodes that a question shows, as JSON: the earlier nodes (`scene.shown`)
+    under `before`, and the previous node under its class name."""
     known: dict[str, Any] = {}
     if scene.shown or scene.omitted:
         before: list[Any] = [

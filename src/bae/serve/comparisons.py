@@ -98,8 +98,8 @@ class ReplayView(BaseModel):
       values are missing, or if the recording ends early.
     - `trace`: the first 1,000 nodes. Only a replay with the outcome "same" has a trace.
     - `code`, `why`: the code of the error and the reason, if the outcome is not "same".
-    - `diff`: the difference between the recorded text and the text of today's code, if texts
-      differ. A long difference is cut.
+    - `diff`: a diff from the recorded question, tool, arguments or node to those of the replay. It
+      is empty if there is nothing to compare. A long diff is cut.
     """
 
     outcome: Literal["same", "differs", "unknown"]

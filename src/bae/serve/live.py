@@ -113,7 +113,8 @@ async def serve_feeds(api: API, scope: Scope, receive: Receive, send: Send) -> N
     path = raw_path(scope)
     try:
         if path != "/feed" and path not in api.sockets:
-            raise Refused(404, "bae-serve-path", "the only WebSocket is at /feed")
+            known = ", ".join(("/feed", *api.sockets))
+            raise Refused(404, "bae-serve-path", f"there is no WebSocket here, but at {known}")
         api.check_site(websocket)
     except Refused as refused:
         await websocket.accept()  # without it, a browser would not get the reason

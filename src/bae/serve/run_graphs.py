@@ -81,7 +81,8 @@ class RunEdgeView(EdgeView):
 
 class InnerRunView(BaseModel):
     """A graph that ran for a `field` of the node at `step`. `path` is the path for the picture of
-    this graph. `nodes` is the number of nodes. `outcome` is empty while the graph runs."""
+    this graph. `nodes` is the number of nodes in its run so far. `outcome` is empty while the graph
+    runs."""
 
     path: str
     graph: str

@@ -1,6 +1,7 @@
 """Reads the plain-text format in which an LLM writes edits: complete files, SEARCH/REPLACE blocks,
-and deletions. Longer markers are accepted, so that any text fits between two markers. Unified diffs
-are read too, and so are complete files in fenced blocks below a line with the path."""
+and deletions. A marker, such as `<<<<<<< FILE`, may be longer than seven characters, for files that
+have such lines themselves. Unified diffs are read too, and so are complete files in fenced blocks
+below a line with the path."""
 
 from __future__ import annotations
 

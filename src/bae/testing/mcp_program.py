@@ -91,7 +91,7 @@ class LoopbackServer:
         return {"tools": tools}
 
     def is_tool(self, fault: str) -> bool:
-        """Return whether a fault is a fault of a tool call, which has a tool of its own."""
+        """Return whether a fault concerns tool calls. The server has a tool for each such fault."""
         return "-" not in fault and fault not in _NO_TOOLS
 
     def describe(self, name: str) -> JsonObject:
