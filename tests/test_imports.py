@@ -496,6 +496,8 @@ FORMER = {
 def test_a_deprecated_name_can_be_imported_with_a_warning_that_names_its_successor(former: str):
     module, _, name = former.rpartition(".")
     instead = FORMER[former]
+    if package := {"bae.serve": "starlette", "bae.team": "sqlalchemy"}.get(module):
+        pytest.importorskip(package)
     with pytest.warns(DeprecationWarning, match=f"{name} is not public any more") as warned:
         exec(f"from {module} import {name}")
     assert {each.filename for each in warned} == {"<string>"}  # the line that imports it

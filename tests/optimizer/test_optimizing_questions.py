@@ -138,7 +138,7 @@ async def test_ten_runs_of_one_question_give_one_training_question():
     assert lm.calls == 0
     assert optimized.made.examples == {"fill": 10}
     assert optimized.made.notes == [
-        "fill: there are 10 examples of 1 question, and learning needs 10 or more: "
+        "fill: there are 10 examples of 1 question, and learning needs 10 or more questions: "
         "the prompt stays as it is"
     ]
     more = [*examples, *(make_example(f"nr {n}", "yes", f"run {n}") for n in range(9))]
