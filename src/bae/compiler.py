@@ -95,8 +95,8 @@ class CompiledGraph(Generic[S, T]):
 
     @property
     def predictors(self) -> ChainMap[type[Node], NodePredictor]:
-        """The predictor of every node class: the predictor in `optimized`, or else a fresh
-        predictor. Setting a predictor here sets it in `optimized`."""
+        """The predictor of every node class: from `optimized`, or a fresh predictor if
+        `optimized` has none. Setting a predictor here sets it in `optimized`."""
         return ChainMap(self.optimized, self._fresh)
 
     def run(

@@ -285,7 +285,9 @@ def _execute_file(path: Path, reference: str) -> ModuleType:
         stem = f"{stem}_"  # do not replace an imported module
     spec = spec_from_file_location(stem, path)
     if spec is None or spec.loader is None:
-        raise _unknown_module_error(f"{reference} is no Python file", "give one that ends in .py")
+        raise _unknown_module_error(
+            f"{reference} is no Python file", "name a file with the suffix .py"
+        )
     module = module_from_spec(spec)
     sys.modules[stem] = module
     try:

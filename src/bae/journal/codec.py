@@ -127,8 +127,8 @@ _PLAIN: Final[dict[str, type]] = {"str": str, "int": int, "float": float, "bool"
 
 def _plain_type(schema: Any, config: CoreSchemaDict) -> type | None:
     """Return the type whose values need not be read back, or None. Without reading back, a small
-    node takes half the time. The schema must be that of a `str`, `int`, `float` or `bool`, without
-    any constraint or setting."""
+    node takes half the time. The type must be `str`, `int`, `float` or `bool`, and its schema must
+    have no constraint or setting."""
     while schema["type"] in ("default", "definitions"):
         schema = schema["schema"]
     options = [*(schema.keys() - {"type", "metadata"})]

@@ -78,8 +78,8 @@ class LiveTexts:
         self, run_id: str, *, thoughts: bool = False
     ) -> AsyncGenerator[list[TextPiece], None]:
         """Yield the texts of a run so far, and then each change. The iteration does not end by
-        itself. With `thoughts`, it also yields the model's thinking. The place of the thinking is
-        that of the node, without a field."""
+        itself. With `thoughts`, it also yields the model's thinking. The place of the thinking
+        names the node, without a field."""
         bell = _Bell()
         sent: dict[str, str] = {}
         with self._lock:

@@ -164,7 +164,7 @@ class RecordedPast(Past):
 
     def find_shared_sources(self) -> dict[Hashable, Source]:
         """Return the finished sources of dependencies that the run calls once, or once for equal
-        arguments. The key is that of the dependency, or the `Arguments` of the call."""
+        arguments. A key is the key of the dependency, or the `Arguments` of the call."""
         finished = {key: source for key, source in self._history.shared.items() if is_done(source)}
         for asked, sources in self.find_look_ups().items():
             finished.update((asked, source) for source in sources if is_done(source))

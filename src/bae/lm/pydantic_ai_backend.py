@@ -75,7 +75,7 @@ class PydanticAIBackend(Backend):
       these three ways that the model supports. If Claude's channel cannot enforce the schema,
       "auto" uses "tool".
     - `stream`: whether to read the answer while the model writes it. By default, bae streams if
-      somebody observes the run and PydanticAI can stream the model.
+      the run has an observer and PydanticAI can stream the model.
 
     If the model's profile supports tools, tool calls are native. If the model accepts tools and a
     schema together, bae sends both. `Native("web_search")`, `Native("web_fetch")` and

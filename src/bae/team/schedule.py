@@ -201,7 +201,7 @@ class DryRun:
     """The longest chain of dependent tasks. More agents cannot make the run shorter than it."""
     left: tuple[Task, ...]
     """The tasks that would not start. `reason` of a blocked or failed task says why. The other
-    tasks wait for approval, their own or that of a prerequisite."""
+    tasks wait for their own approval, or for the approval of a prerequisite."""
 
 
 def plan_dry_run(
